@@ -9,6 +9,9 @@ from __future__ import annotations
 import zlib
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import date, datetime, time
+from decimal import Decimal
+from numbers import Real
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeAlias, Union
 
 from ..protocol.units import printable
@@ -154,9 +157,16 @@ class TableBuilder:
         Args:
             is_tolerant: whether a row that does not fit the columns is a row with an error, not an error.
         """
+        import pyarrow as pa
+
         self._columns, self._is_tolerant = columns, is_tolerant
         self._names = frozenset(column.name for column in columns)
         self._schema = to_arrow(columns)
+        self._cut = [
+            (field.name, field.type)
+            for field in self._schema
+            if pa.types.is_integer(field.type) or pa.types.is_temporal(field.type)
+        ]
         self._narrow = [column.name for column in columns if column.type == "FLOAT"]
         self._parts: list[pa.Table] = []
         self._failed: list[str] = []
@@ -189,6 +199,8 @@ class TableBuilder:
         try:
             if not all(map(names.issuperset, rows)):
                 raise TypeError("unknown column")
+            for name, kind in self._cut:
+                check_whole([row.get(name) for row in rows], kind)
             table = pa.Table.from_pylist(rows, schema=self._schema)
             for name in self._narrow:
                 check_range(pa.array([row.get(name) for row in rows], pa.float64()), table.column(name))
@@ -232,6 +244,8 @@ class TableBuilder:
                 return f"unknown column {printable(str(name))}; allowed: {self._allowed}"
         for column, field in zip(self._columns, self._schema, strict=True):
             try:
+                if (column.name, field.type) in self._cut:
+                    check_whole([row.get(column.name)], field.type)
                 found = pa.array([row.get(column.name)], field.type)
                 if column.name in self._narrow:
                     check_range(pa.array([row.get(column.name)], pa.float64()), found)
@@ -256,7 +270,15 @@ class TableBuilder:
                 continue
             found = rows.column(field.name)
             try:
+                is_text = pa.types.is_string(found.type) or pa.types.is_large_string(found.type)
+                keeps = (
+                    pa.types.is_string(field.type) or pa.types.is_binary(field.type) or pa.types.is_temporal(field.type)
+                )
+                if is_text and not keeps:
+                    raise pa.ArrowInvalid("texts are no numbers")  # Arrow reads 007 as 7.
                 cast = found.cast(field.type)
+                if pa.types.is_date(field.type) and not cast.cast(found.type).equals(found):
+                    raise pa.ArrowInvalid("has a time of day")
                 if pa.types.is_float64(found.type) and pa.types.is_float32(field.type):
                     check_range(found, cast)
             except (pa.ArrowException, OverflowError) as error:
@@ -269,6 +291,34 @@ class TableBuilder:
     @property
     def _allowed(self) -> str:
         return ", ".join(_shown(column) for column in self._columns)
+
+
+def check_whole(values: Sequence[Any], kind: pa.DataType) -> None:
+    """Check that Arrow cuts nothing off: it makes 1.5 the integer 1, and a time the date of its day.
+
+    Args:
+        values: of a column.
+        kind: the type of its numbers, dates or times.
+
+    Raises:
+        ValueError: a value has a part that the type does not hold.
+    """
+    import pyarrow as pa
+
+    is_day = pa.types.is_date(kind)
+    if set(map(type, values)) <= (_WHOLE if is_day else _WHOLE_OR_TIME):
+        return
+    for value in values:
+        if isinstance(value, Real | Decimal) and value != int(value):
+            raise ValueError("a fraction")
+        if isinstance(value, datetime) and is_day and value.time() != time():
+            raise ValueError("a time of day")
+        if isinstance(value, datetime) and getattr(value, "nanosecond", 0):
+            raise ValueError("nanoseconds")  # of pandas
+
+
+_WHOLE: Final = frozenset({int, date, type(None)})
+_WHOLE_OR_TIME: Final = _WHOLE | {datetime}
 
 
 def _shown(column: Column) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import math
 import sqlite3
@@ -9,15 +10,19 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
+import pandas as pd  # type: ignore[import-untyped]
 import pyarrow as pa
 import pytest
 from pydantic import Field
 
 from connectgroup import plugins
 from connectgroup.dataplane.columns import from_ddl
+from connectgroup.dataplane.dead_letters import ERROR_COLUMN
 from connectgroup.dataplane.errors import SourceError, TaskFenced
 from connectgroup.dataplane.iterator import Item, IteratorSource, TableBuilder
 from connectgroup.dataplane.ownership import Range
@@ -254,6 +259,51 @@ def test_number_beyond_the_range_of_its_column_is_an_error(value: float, form: C
     assert builder.table().to_pylist() == kept
     with pytest.raises(SourceError, match=r"here.*: (f is|column f is).*allowed: .*(FLOAT|float)"):
         builder.add("here", form([*kept, {"f": value}]))
+
+
+MIDNIGHT = datetime.datetime(2024, 2, 29)
+
+
+@pytest.mark.parametrize(
+    ("ddl", "value", "kept"),
+    [
+        ("a BIGINT", 1.5, [2.0, Decimal(3), 4]),
+        ("a INT", Decimal("1.5"), [Decimal(3)]),
+        ("a SMALLINT", np.float32(0.5), [np.float32(2)]),
+        ("a DATE", MIDNIGHT.replace(hour=12), [MIDNIGHT, MIDNIGHT.date()]),
+        ("a TIMESTAMP", pd.Timestamp(1), [pd.Timestamp(1_000), MIDNIGHT]),
+        ("a TIMESTAMP", 0.5, [1.0]),
+    ],
+)
+def test_part_of_a_value_that_its_column_does_not_hold_is_an_error_or_a_dead_letter(
+    ddl: str, value: object, kept: list[object]
+) -> None:
+    rows = [{"a": each} for each in (*kept, None)]
+    with pytest.raises(SourceError, match=r"here, row 1: a is .*; allowed: .* or null"):
+        TableBuilder(from_ddl(ddl), is_tolerant=False).add("here", [{"a": None}, {"a": value}])
+    builder = TableBuilder(from_ddl(ddl), is_tolerant=True)
+    builder.add("here", [*rows, {"a": value}])
+    table = builder.table()
+    assert table.num_rows == len(rows) + 1
+    assert table.column("a").null_count == 2
+    assert table.column(ERROR_COLUMN).null_count == len(rows)
+
+
+@pytest.mark.parametrize(
+    ("ddl", "bad", "good"),
+    [
+        ("a INT", pa.array(["007"]), pa.array([7.0])),
+        ("a BOOLEAN", pa.array(["1"]), pa.array([True])),
+        ("a DATE", pa.array([MIDNIGHT.replace(hour=12)]), pa.array([MIDNIGHT])),
+        ("a TIMESTAMP", pa.array([1], pa.timestamp("ns")), pa.array(["2024-02-29T00:00:00Z"])),
+    ],
+)
+def test_array_of_another_type_is_cast_only_if_each_value_is_kept(ddl: str, bad: pa.Array, good: pa.Array) -> None:
+    builder = TableBuilder(from_ddl(ddl), is_tolerant=False)
+    builder.add("here", pa.table({"a": good}))
+    assert builder.table().num_rows == 1
+    with pytest.raises(SourceError, match=r"here: column a is .*; allowed: values of type"):
+        builder.add("here", pa.table({"a": bad}))
 
 
 WITHOUT_SPARK = """
