@@ -308,12 +308,14 @@ def check_whole(values: Sequence[Any], kind: pa.DataType) -> None:
     is_day = pa.types.is_date(kind)
     if set(map(type, values)) <= (_WHOLE if is_day else _WHOLE_OR_TIME):
         return
+    value: Any
     for value in values:
-        if isinstance(value, Real | Decimal) and value != int(value):
+        is_number, is_time = isinstance(value, Real | Decimal), isinstance(value, datetime)
+        if is_number and value != int(value):
             raise ValueError("a fraction")
-        if isinstance(value, datetime) and is_day and value.time() != time():
+        if is_time and is_day and value.time() != time():
             raise ValueError("a time of day")
-        if isinstance(value, datetime) and getattr(value, "nanosecond", 0):
+        if is_time and getattr(value, "nanosecond", None):
             raise ValueError("nanoseconds")  # of pandas
 
 
