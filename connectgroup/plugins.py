@@ -24,7 +24,14 @@ from .assign.api import Assignor, ConnectAssignor, PartitionAssignor
 from .assign.sandbox import declaration_violation, describe, location_in, location_of
 from .checks import kind_of
 from .connector import Connector
-from .dataplane.java_plugins import PLUGIN_PATH, find_java_class, is_java_name, java_class_name, java_classes
+from .dataplane.java_plugins import (
+    PLUGIN_PATH,
+    find_java_class,
+    how_to_install,
+    is_java_name,
+    java_class_name,
+    java_classes,
+)
 from .dataplane.sink import Sink
 from .dataplane.source import Source
 from .dataplane.transform import Predicate, Transform
@@ -212,8 +219,9 @@ def _find(kind: Kind, name: str, setting: str = "") -> EntryPoint:
             allowed = f"{allowed} (did you mean {near[0]}?)"
         elif kind == "connectors" and is_java_name(name):
             allowed = (
-                f"{allowed}, a Java class in a jar on the plug-in path (--plugin-path, {PLUGIN_PATH}). Some of Kafka"
-                " Connect may run as a pipeline: connectgroup connectors translate FILE"
+                f"{allowed}, a Java class in a jar on the plug-in path (--plugin-path, {PLUGIN_PATH}):"
+                f" {how_to_install(name)}. Some of Kafka Connect may run as a pipeline: connectgroup connectors"
+                " translate FILE"
             )
         elif kind == "connectors" and name.endswith(("Connector", "FileStreamSource", "FileStreamSink")):
             allowed = f"{allowed}. One of Kafka Connect may run as a pipeline: connectgroup connectors translate FILE"

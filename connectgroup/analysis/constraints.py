@@ -7,9 +7,10 @@ worker and per rack, resources of a host, and anti-affinity. Other units count w
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Set as AbstractSet
+from dataclasses import replace
 
-from ..assign.placement import NO_PLACEMENT, Placement, placement_of
+from ..assign.placement import NO_PLACEMENT, Placement, needed_plugins, placement_of
 from ..errors import ConfigError
 from ..protocol.messages.common import config_of, units_of
 from ..protocol.messages.describe import DescribedConnector, DescribedGroup, DescribedMember
@@ -25,7 +26,8 @@ class Constraints:
 
     def __init__(self, group: DescribedGroup) -> None:
         self._group = group
-        self.placements = {connector.connector: _placement(connector) for connector in group.connectors}
+        offered = {label.name for member in group.members for label in member.labels}
+        self.placements = {connector.connector: _placement(connector, offered) for connector in group.connectors}
         self._num_tasks = {connector.connector: len(connector.units) - 1 for connector in group.connectors}
         self._targets = {member.member_id: units_of(member.target) for member in group.members}
         self._owned = {
@@ -111,8 +113,11 @@ class Constraints:
         return weights[unit.task] if unit.task < len(weights) else 1
 
 
-def _placement(connector: DescribedConnector) -> Placement:
+def _placement(connector: DescribedConnector, offered: AbstractSet[str]) -> Placement:
+    config = config_of(connector.config)
     try:
-        return placement_of(config_of(connector.config))
+        placement = placement_of(config)
     except ConfigError:  # from a log older than the check
-        return NO_PLACEMENT
+        placement = NO_PLACEMENT
+    needed = needed_plugins(config, offered)
+    return replace(placement, labels=tuple(sorted({*placement.labels, *needed}))) if needed else placement

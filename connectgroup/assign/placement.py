@@ -20,6 +20,7 @@ from ..errors import UNKNOWN_SETTING, ConfigError
 from ..protocol.units import printable
 
 PREFIX: Final = "assignment."
+LABELS: Final = "assignment.labels"
 PROGRESS_TIMEOUT: Final = "task.progress.timeout.ms"
 DEFAULT_PROGRESS_TIMEOUT_MS: Final = "300000"
 """As ``max.poll.interval.ms`` of Kafka's consumers: a batch may take minutes."""
@@ -231,6 +232,38 @@ def labels_of(key: str, pairs: Iterable[str]) -> Labels:
     return tuple(sorted(labels.items()))
 
 
+PLUGIN_LABEL: Final = "plugin."
+"""Prefix of the labels that a worker has without being told: one for each Java class of a connector that it can run."""
+_CLASS_SETTINGS: Final = ("connector.class", "source.connector.class", "sink.connector.class")
+
+
+def plugin_labels(classes: Iterable[str]) -> Labels:
+    """The labels of a worker that can run these Java classes, sorted."""
+    names = (f"{PLUGIN_LABEL}{each}" for each in set(classes))
+    return tuple(sorted((name, "true") for name in names if len(name) <= MAX_WORD))
+
+
+def needed_plugins(config: Mapping[str, str], offered: Iterable[str]) -> Labels:
+    """The labels of plug-ins that a worker must have to run a connector.
+
+    A class that no worker has a label for is not among them: it is no plug-in in Java, or it is missing everywhere, and
+    then a worker says so.
+
+    Args:
+        config: of the connector; it names Java classes as Kafka Connect does, by their full or simple names.
+        offered: the names of the labels that any worker of the group has.
+    """
+    wanted = {config[setting] for setting in _CLASS_SETTINGS if config.get(setting)}
+    found = set()
+    for label in offered:
+        if label.startswith(PLUGIN_LABEL):
+            name = label.removeprefix(PLUGIN_LABEL)
+            simple = name.rpartition(".")[2]
+            if not wanted.isdisjoint((name, simple, simple.removesuffix("Connector"))):
+                found.add((label, "true"))
+    return tuple(sorted(found))
+
+
 _SETTINGS: dict[str, tuple[str, Callable[[str, str], Any], str]] = {
     "assignment.anti.affinity": (
         "anti_affinity",
@@ -247,7 +280,7 @@ _SETTINGS: dict[str, tuple[str, Callable[[str, str], Any], str]] = {
         _words,
         "resources of a machine that each task needs for itself: port:8080,gpu",
     ),
-    "assignment.labels": ("labels", _labels, "labels that a worker must have: gpu=true,zone=a"),
+    LABELS: ("labels", _labels, "labels that a worker must have: gpu=true,zone=a"),
     "assignment.max.per.rack": (
         "max_per_rack",
         _whole(1, 100_000),

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from ..connector import PartitionOffset
-from ..dataplane.java_plugins import find_java_class, java_classes
+from ..dataplane.java_plugins import artifact_of, find_java_class, java_classes
 from ..errors import ConfigError, ConnectGroupError
 from ..masking import HIDDEN
 from ..protocol.units import printable
@@ -24,21 +24,6 @@ from .translation import translate
 Result = Literal["as it is", "native", "needs plug-in", "cannot"]
 
 FILE_SOURCE: Final = "org.apache.kafka.connect.file.FileStreamSourceConnector"
-_FILES: Final = "org.apache.kafka:connect-file"
-_ARTIFACTS: Final = {
-    "org.apache.kafka.connect.file.": _FILES,
-    "org.apache.kafka.connect.mirror.": "org.apache.kafka:connect-mirror",
-    "io.debezium.connector.postgresql.": "io.debezium:debezium-connector-postgres",
-    "io.debezium.connector.mysql.": "io.debezium:debezium-connector-mysql",
-    "io.debezium.connector.mariadb.": "io.debezium:debezium-connector-mariadb",
-    "io.debezium.connector.mongodb.": "io.debezium:debezium-connector-mongodb",
-    "io.debezium.connector.sqlserver.": "io.debezium:debezium-connector-sqlserver",
-    "io.debezium.connector.oracle.": "io.debezium:debezium-connector-oracle",
-    "io.debezium.connector.jdbc.": "io.debezium:debezium-connector-jdbc",
-    "org.apache.iceberg.connect.": "org.apache.iceberg:iceberg-kafka-connect",
-    "com.mongodb.kafka.connect.": "org.mongodb.kafka:mongo-kafka-connect",
-}
-"""Maven's names of well-known plug-ins, by package."""
 _OF_WORKERS: Final = "those of Kafka Connect's workers, which its REST API does not tell: --set them to what they are"
 _OF_FRAMEWORK: Final = ("admin.override.", "consumer.override.", "producer.override.", "topic.creation.")
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
@@ -134,9 +119,7 @@ def _with_reason(move: Relocation, why: str) -> Relocation:
 def _as_it_is(original: Original, class_name: str, bootstrap_servers: str, more: Mapping[str, str]) -> Relocation:
     """The Java class in Kafka Connect's own form."""
     if find_java_class(class_name) is None:
-        artifact = next((each for prefix, each in _ARTIFACTS.items() if class_name.startswith(prefix)), "")
-        if class_name in ("FileStreamSource", "FileStreamSink"):
-            artifact = _FILES
+        artifact = artifact_of(class_name)
         hint = f": connectgroup plugins install {artifact}:VERSION" if artifact else ""
         why = f"{printable(class_name)}{hint}"
         return Relocation(original=original, result="needs plug-in", why=why, configs={})

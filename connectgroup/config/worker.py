@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import uuid
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field, field_validator, model_validator
 
-from ..assign.placement import MAX_CAPACITY, MAX_LABELS, WorkerTraits, check_traits, labels_of
+from ..assign.placement import MAX_CAPACITY, MAX_LABELS, WorkerTraits, check_traits, labels_of, plugin_labels
+from ..dataplane.java_plugins import java_classes
 from ..errors import ConfigError
 from ..member.settings import GroupProtocol, MemberSettings
 from ..protocol import DEFAULT_PORT
@@ -18,6 +21,8 @@ from ..transport.following import parse_addresses
 from .access import AccessConfig
 from .base import Milliseconds, Name, ShortText
 from .paths import require_absolute_paths
+
+logger = logging.getLogger(__name__)
 
 
 class WorkerConfig(AccessConfig):
@@ -95,7 +100,7 @@ class WorkerConfig(AccessConfig):
         return parse_addresses("coordinator", self.coordinator)
 
     def traits(self) -> WorkerTraits:
-        """Return the worker's properties for assignors.
+        """Return the worker's properties for assignors, with a label for each connector class of its plug-ins in Java.
 
         Raises:
             ConfigError: a label is not of the form ``name=value``, or the properties are too long to be sent.
@@ -107,7 +112,7 @@ class WorkerConfig(AccessConfig):
             host=self.host,
         )
         check_traits(traits)
-        return traits
+        return _with_plugins(traits)
 
     def member_settings(self) -> MemberSettings:
         """Return the settings of the member state machine."""
@@ -120,3 +125,15 @@ class WorkerConfig(AccessConfig):
             server_assignor=self.server_assignor,
             group_protocol=self.group_protocol,
         )
+
+
+def _with_plugins(traits: WorkerTraits) -> WorkerTraits:
+    """Add the labels of the plug-ins in Java, if they fit: a worker without them may be assigned any connector."""
+    own = plugin_labels(each.name for each in java_classes() if each.kind in ("source", "sink"))
+    found = replace(traits, labels=tuple(sorted(dict((*own, *traits.labels)).items())))
+    try:
+        check_traits(found)
+    except ConfigError as error:
+        logger.warning("the worker has no labels of its %d connector classes in Java: %s", len(own), error)
+        return traits
+    return found

@@ -38,6 +38,21 @@ SERVICES: Final[dict[str, JavaKind]] = {
     "org.apache.kafka.connect.storage.HeaderConverter": "header_converter",
 }
 """Kafka's ``PluginType`` of each interface for which a jar may declare classes."""
+_FILES: Final = "org.apache.kafka:connect-file"
+_ARTIFACTS: Final = {
+    "org.apache.kafka.connect.file.": _FILES,
+    "org.apache.kafka.connect.mirror.": "org.apache.kafka:connect-mirror",
+    "io.debezium.connector.postgresql.": "io.debezium:debezium-connector-postgres",
+    "io.debezium.connector.mysql.": "io.debezium:debezium-connector-mysql",
+    "io.debezium.connector.mariadb.": "io.debezium:debezium-connector-mariadb",
+    "io.debezium.connector.mongodb.": "io.debezium:debezium-connector-mongodb",
+    "io.debezium.connector.sqlserver.": "io.debezium:debezium-connector-sqlserver",
+    "io.debezium.connector.oracle.": "io.debezium:debezium-connector-oracle",
+    "io.debezium.connector.jdbc.": "io.debezium:debezium-connector-jdbc",
+    "org.apache.iceberg.connect.": "org.apache.iceberg:iceberg-kafka-connect",
+    "com.mongodb.kafka.connect.": "org.mongodb.kafka:mongo-kafka-connect",
+}
+"""Maven's names of well-known plug-ins, by package."""
 _INTERFACES: Final = ("org/apache/kafka/connect/source/", "org/apache/kafka/connect/sink/")
 _CLASS_NAME: Final = re.compile(r"[A-Za-z_$][\w$]*(\.[A-Za-z_$][\w$]*)+")
 
@@ -153,6 +168,18 @@ def find_java_class(name: str) -> JavaPlugin | None:
     return next((plugin for plugin in java_plugins() if plugin.has(name)), None)
 
 
+def artifact_of(class_name: str) -> str:
+    """Maven's name of the plug-in that has a class, without a version; empty if it is not known."""
+    if class_name in ("FileStreamSource", "FileStreamSink"):
+        return _FILES
+    return next((each for prefix, each in _ARTIFACTS.items() if class_name.startswith(prefix)), "")
+
+
+def how_to_install(class_name: str) -> str:
+    """The command that installs the plug-in that has a class."""
+    return f"connectgroup plugins install {artifact_of(class_name) or 'GROUP:ARTIFACT'}:VERSION on each worker"
+
+
 def java_class_name(name: str) -> str:
     """The full name of a source or sink connector, given its simple name with or without ``Connector``, as in Kafka
     Connect (``PluginUtils``). Any other text, and a name that several have, is returned as it is."""
@@ -187,7 +214,7 @@ def require_java_class(setting: str, name: str, kind: JavaKind) -> JavaPlugin:
     else:
         listed = ", ".join(sorted({each.name for each in java_classes() if each.kind == kind})) or "none"
         allowed = f"a class in a jar on the plug-in path ({', '.join(map(str, paths))}): {listed}"
-    raise ConfigError(setting, name, allowed)
+    raise ConfigError(setting, name, f"{allowed}; {how_to_install(name)}")
 
 
 # --------------------------------------------------------------------------------------------------

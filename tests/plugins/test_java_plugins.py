@@ -12,7 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from connectgroup.config.worker import WorkerConfig
 from connectgroup.dataplane.java_plugins import java_classes, set_plugin_path
+from connectgroup.errors import ConfigError
+from connectgroup.plugins import load_connector_class
 from tests.cli.live import Done, command
 from tests.consumer.broker import Unavailable, fetched_jars_of, fetched_transforms
 
@@ -88,6 +91,38 @@ def test_classes_of_a_plugin_that_declares_none_are_found_in_its_class_files(
     (path / "old" / "broken.jar").write_bytes(b"PK no jar")
     found = [(each.name, each.kind, each.version, each.plugin.name) for each in java_classes()]
     assert found == [("acme.Tables", "source", "7.5", "old"), ("org.acme.Upper", "transformation", "2", "old")]
+
+
+def test_worker_has_a_label_of_each_connector_class_in_java_if_they_fit(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    service = "META-INF/services/org.apache.kafka.connect.source.SourceConnector"
+    write_jar(
+        path / "one" / "one-1.jar",
+        {
+            service: "acme.OneConnector",
+            "META-INF/services/org.apache.kafka.connect.transforms.Transformation": "acme.T",
+        },
+    )
+    config = WorkerConfig(group="g", scratch=path, labels=("zone=a",))
+    assert config.traits().labels == (("plugin.acme.OneConnector", "true"), ("zone", "a"))
+    write_jar(path / "many" / "many-1.jar", {service: "\n".join(f"acme.Many{number}" for number in range(99))})
+    assert config.traits().labels == (("zone", "a"),)
+    assert "no labels of its 100 connector classes in Java" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "command_"),
+    [
+        ("io.debezium.connector.postgresql.PostgresConnector", "io.debezium:debezium-connector-postgres:VERSION"),
+        ("acme.Nothing", "GROUP:ARTIFACT:VERSION"),
+    ],
+)
+def test_error_about_a_missing_plugin_says_how_to_install_it(path: Path, name: str, command_: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        load_connector_class(name)
+    assert f"got '{name}'" in str(raised.value)
+    assert f"connectgroup plugins install {command_} on each worker" in str(raised.value)
 
 
 def test_plugin_that_declares_a_connector_is_not_searched(path: Path, old_classes: dict[str, bytes]) -> None:

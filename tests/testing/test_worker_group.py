@@ -454,6 +454,23 @@ def test_unit_that_no_worker_can_run_is_in_the_message_with_the_reason_of_the_as
 
 
 @both
+def test_connector_runs_where_its_plugin_is_and_without_any_wherever_the_error_shows(
+    worker_group: StartGroup, real: bool
+) -> None:
+    has = WorkerTraits(labels=(("plugin.idle", "true"),))
+    config = {"connector.class": "idle", "tasks.max": "4"}
+    workers = {"a": has, "b": WorkerTraits(), "c": WorkerTraits()}
+    group = worker_group(workers, connectors={"c": config}, assignors=["weighted"], real=real)
+    group.wait_until_stable()
+    assert set(group.owners().values()) == {"a"}
+    group.stop("a")
+    group.wait_until_stable()
+    assert set(group.owners().values()) == {"b", "c"}
+    group.add_worker("d", traits=has)
+    group.until(lambda: set(group.owners().values()) == {"d"})
+
+
+@both
 def test_unknown_name_of_a_worker_is_named_with_those_that_run(worker_group: StartGroup, real: bool) -> None:
     group = worker_group(["a", "b"], real=real)
     methods: list[Callable[[str], object]] = [group.stop, group.pause, group.resume, group.partition, group.heal]

@@ -12,7 +12,7 @@ from dataclasses import replace
 from zlib import crc32
 
 from ...assign.legality import first_violation
-from ...assign.placement import NO_PLACEMENT, PREFIX, placement_of
+from ...assign.placement import LABELS, NO_PLACEMENT, PLUGIN_LABEL, PREFIX, needed_plugins, placement_of
 from ...errors import ConfigError, InvalidAssignment, StaleGroupEpoch
 from ...masking import masked_text
 from ...protocol.messages.assignment import (
@@ -25,7 +25,7 @@ from ...protocol.messages.assignment import (
     PrepareRequest,
     PrepareResponse,
 )
-from ...protocol.messages.common import config_of, each_unit, units_of
+from ...protocol.messages.common import ConfigEntry, config_of, each_unit, units_of
 from ...protocol.records.base import Tombstone
 from ...protocol.records.connect import GROUP_TYPE, ConnectorRecord, TargetRecord, TargetState
 from ...protocol.units import CONNECTOR, NO_UNITS, Unit, Units, printable
@@ -265,11 +265,15 @@ def _drainable_member(draft: ConnectDraft) -> str:
 def group_state(draft: ConnectDraft, assignor: str, settings: GroupSettings) -> PrepareResponse:
     """The input of an assignor: members with metadata and target assignment, connectors and task counts."""
     group = draft.group
+    # Also those of a worker that drains or has left temporarily: its plug-ins are not missing everywhere.
+    offered = {
+        label.name for member in draft.members() for label in member.labels if label.name.startswith(PLUGIN_LABEL)
+    }
     shown = PrepareResponse(
         group_epoch=draft.epoch,
         assignor_name=assignor,
         connectors=tuple(
-            _prepared(connector)
+            _prepared(connector, offered)
             for _, connector in sorted(group.connectors.items())
             if connector.target_state != TargetState.STOPPED
         ),
@@ -310,7 +314,7 @@ def group_state(draft: ConnectDraft, assignor: str, settings: GroupSettings) -> 
     return replace(shown, members=tuple(members))
 
 
-def _prepared(connector: ConnectorRecord) -> PreparedConnector:
+def _prepared(connector: ConnectorRecord, offered: AbstractSet[str]) -> PreparedConnector:
     num_tasks = len(connector.tasks) if connector.target_state == TargetState.RUNNING else 0
     asked = tuple(entry for entry in connector.config if entry.name.startswith(PREFIX))
     placement = NO_PLACEMENT
@@ -319,6 +323,10 @@ def _prepared(connector: ConnectorRecord) -> PreparedConnector:
             placement = placement_of(config_of(asked))
         except ConfigError:  # from a log older than the check: an unreadable placement is treated as none
             asked = ()
+    if offered and (needed := needed_plugins(config_of(connector.config), offered)):
+        # As if the connector had asked for them.
+        labels = ",".join(f"{name}={value}" for name, value in sorted({*placement.labels, *needed}))
+        asked = (*(entry for entry in asked if entry.name != LABELS), ConfigEntry(name=LABELS, value=labels))
     return PreparedConnector(
         connector=connector.connector,
         num_tasks=num_tasks,
