@@ -272,6 +272,7 @@ async def test_rows_go_on_while_a_replacement_starts_spark(tmp_path: Path) -> No
     config = {
         "connector.class": "pipeline",
         "tasks.max": "2",
+        "trigger.ms": "500",
         "source": "datagen",
         "source.rows.per.second": "200",
         "transforms": "mask",
@@ -308,7 +309,7 @@ async def test_rows_go_on_while_a_replacement_starts_spark(tmp_path: Path) -> No
         assert await supervisor.admin.restart_worker(GROUP, name)
         first = supervisor.workers[name]
         after = 0
-        while after < 20:  # commits of the new process
+        while after < 5:  # commits of the new process
             await asyncio.sleep(0.05)
             now_s, found = time.monotonic(), rows()
             if found != last:

@@ -22,7 +22,7 @@ from .scene import SINKS, Scenario
 
 pytestmark = pytest.mark.processes
 
-ROUNDS = int(os.environ.get("CONNECTGROUP_ROUNDS") or volume(1, 3, 40))
+ROUNDS = int(os.environ.get("CONNECTGROUP_ROUNDS") or volume(1, 2, 40))
 SEED = int(os.environ.get("CONNECTGROUP_SEED", "1"))
 WITNESSED = {"connector.class": "witnessed-pipeline", "sink.busy.timeout.ms": "60000"}
 

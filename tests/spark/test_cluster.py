@@ -17,6 +17,7 @@ from connectgroup.errors import ConfigError
 from connectgroup.spark.java import ensure_java
 from connectgroup.spark.session import DRIVER_HOST, MASTER, SECRET, settings
 from connectgroup.worker.scratch import Scratch
+from tests.conftest import QUICK_JAVA
 from tests.integration.processes import Program, family, marked, wait
 from tests.volume import ci_only
 
@@ -66,6 +67,8 @@ def standalone_cluster(root: Path) -> Iterator[str]:
         "SPARK_CONF_DIR": str(root / "conf"),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_DAEMON_MEMORY": "256m",
+        # Of the daemons and of their executors: as ``conftest`` starts each other Spark.
+        "JAVA_TOOL_OPTIONS": f"{QUICK_JAVA} -XX:+UseSerialGC",
     }
     listens = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
 
@@ -90,6 +93,7 @@ def test_rows_arrive_once_from_a_standalone_cluster_when_the_worker_is_killed(tm
     """Spark's executors read, the worker commits. A killed driver leaves no executor; its successor gets new ones."""
     config = {
         "connector.class": "pipeline",
+        "trigger.ms": "1000",
         "source": "datagen",
         "source.rows": str(ROWS),
         "source.rows.per.second": "500",

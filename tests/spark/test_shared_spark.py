@@ -48,6 +48,7 @@ class Flow:
         self.folder, self.file = folder, folder / "c.json"
         config = {
             "connector.class": "pipeline",
+            "trigger.ms": "1000",
             "tasks.max": "2",
             "source": "datagen",
             "source.rows": str(ROWS),

@@ -53,10 +53,10 @@ class Flow:
 
     def files(self) -> list[str]:
         """The options of the command that create the connectors."""
-        options = []
+        options, common = [], {"connector.class": "pipeline", "trigger.ms": "1000"}
         for name, config in self.connectors.items():
             path = self.root / f"{name}.json"
-            path.write_text(json.dumps({"name": name, "config": {"connector.class": "pipeline", **config}}))
+            path.write_text(json.dumps({"name": name, "config": common | config}))
             options += ["--connector", str(path)]
         return options
 
