@@ -35,7 +35,7 @@ def test_install_command_names_extras_that_exist() -> None:
     assert all(f"\n{extra} = [" in project for extra in extras[1].split(","))
 
 
-@ci_only("a minute of a core; in a user's run, spark/test_up has the command, and make demo all of it")
+@ci_only("a minute of a core; in a user's run, test_faults kills workers with Spark; make demo has all of it")
 @pytest.mark.processes
 @pytest.mark.timeout(600)
 def test_first_screen_counts_every_row_although_a_worker_is_killed(tmp_path: Path) -> None:

@@ -104,6 +104,7 @@ def test_worker_killed_during_a_commit_is_succeeded(cluster: LocalGroup, scene: 
     scene.finish()
 
 
+@ci_only("12 s of a core; in a user's run, two tasks become three in spark/test_tasks, without other processes")
 def test_changed_tasks_max_redistributes_the_files(cluster: LocalGroup, scene: Scenario) -> None:
     """tasks.max from 2 to 3 and back to 1: files move between tasks, some of them partly read."""
     cluster.have_workers(2)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
-import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +18,8 @@ from connectgroup.worker.scratch import Scratch
 from tests.conftest import QUICK_JAVA
 from tests.integration.processes import Program, family, marked, wait
 from tests.volume import ci_only
+
+from .test_shared_spark import Flow
 
 ROWS = 5_000
 SECRET_TEXT = "of the cluster"
@@ -91,40 +91,22 @@ def standalone_cluster(root: Path) -> Iterator[str]:
 @pytest.mark.timeout(900)
 def test_rows_arrive_once_from_a_standalone_cluster_when_the_worker_is_killed(tmp_path: Path) -> None:
     """Spark's executors read, the worker commits. A killed driver leaves no executor; its successor gets new ones."""
-    config = {
-        "connector.class": "pipeline",
-        "trigger.ms": "1000",
-        "source": "datagen",
-        "source.rows": str(ROWS),
-        "source.rows.per.second": "500",
-        # Without a transform, the worker would read the first rows itself while Spark starts.
-        "transforms": "s",
-        "transforms.s.type": "sql",
-        "transforms.s.query": "SELECT * FROM batch",
-        "sink": "sqlite",
-        "sink.path": str(tmp_path / "o.db"),
-        "sink.table": "t",
-    }
-    (tmp_path / "c.json").write_text(json.dumps({"name": "c", "config": config}))
-    options = ["--workers", "1", "--port", "0", "--data", str(tmp_path / "data"), "--connector", "c.json"]
-
-    def rows() -> list[int]:
-        with contextlib.suppress(sqlite3.OperationalError), sqlite3.connect(tmp_path / "o.db") as connection:
-            return [number for (number,) in connection.execute("SELECT id FROM t ORDER BY id")]
-        return []
+    flow = Flow(tmp_path, tasks=1, rows=ROWS, rows_per_s=500)
 
     def applications() -> list[int]:
         """How many applications each of Spark's workers has run an executor for."""
         return [len([*(tmp_path / name).glob("app-*")]) for name in WORKERS]
 
-    with marked(), standalone_cluster(tmp_path) as master:
-        of_cluster = {MASTER: master, SECRET: SECRET_TEXT}
-        with Program("up", *options, cwd=tmp_path, environment=of_cluster) as up:
-            wait("the first rows", lambda: len(rows()) > 0, up.output, PATIENCE_S)
-            [worker] = [pid for pid, line in family(up.pid).items() if "worker --supervised" in line]
-            os.kill(worker, signal.SIGKILL)
-            wait("all rows", lambda: len(rows()) >= ROWS, up.output, PATIENCE_S)
-            assert rows() == [*range(ROWS)]
-            assert applications() == [2, 2], "both executors of both workers"
-            up.signal(signal.SIGTERM)
-            assert up.ended() == 0
+    with (
+        marked(),  # executors, too, which are no processes of ``up``
+        standalone_cluster(tmp_path) as master,
+        flow.up(workers=1, **{MASTER: master, SECRET: SECRET_TEXT}) as up,
+    ):
+        wait("the first rows", lambda: len(flow.rows()) > 0, up.output, PATIENCE_S)
+        [worker] = [pid for pid, line in family(up.pid).items() if "worker --supervised" in line]
+        os.kill(worker, signal.SIGKILL)
+        wait("all rows", lambda: len(flow.rows()) >= ROWS, up.output, PATIENCE_S)
+        assert flow.rows() == [*range(ROWS)]
+        assert applications() == [2, 2], "both executors of both workers"
+        up.signal(signal.SIGTERM)
+        assert up.ended() == 0

@@ -25,11 +25,13 @@ from connectgroup.errors import ConfigError
 from connectgroup.spark.errors import SparkError
 from connectgroup.spark.java import ensure_java, kafka_jars
 from connectgroup.spark.remote import REMOTE, RemoteSession, TaskKey, check_server
-from tests.integration.processes import Program, family, marked, started, wait
+from tests.integration.processes import Program, family, started, wait
 from tests.spark.conftest import Bench
 from tests.spark.kafka_topics import make_topic, produce
 from tests.spark.test_iterator_source import Lines
 from tests.volume import ci_only
+
+from .test_shared_spark import Flow
 
 pytest.importorskip("grpc_status", reason="the extra 'spark-connect' is not installed")
 
@@ -276,37 +278,20 @@ def test_operation_of_a_killed_worker_is_ended_by_the_next_owner_of_its_task(con
         each.close()
 
 
+@ci_only("10 s of a core; in a user's run, the tests above: an older owner is fenced, and what was killed is ended")
 @pytest.mark.processes
 @pytest.mark.timeout(900)
 def test_rows_arrive_once_when_a_worker_on_a_server_is_killed(connect_server: str, tmp_path: Path) -> None:
-    config = {
-        "connector.class": "pipeline",
-        "source": "datagen",
-        "source.rows": str(ROWS),
-        "source.rows.per.second": "500",
-        "transforms": "t",
-        "transforms.t.type": "sql",
-        "transforms.t.query": "SELECT id FROM batch",
-        "sink": "sqlite",
-        "sink.path": str(tmp_path / "o.db"),
-        "sink.table": "t",
-    }
-    (tmp_path / "c.json").write_text(json.dumps({"name": "c", "config": config}))
-    options = ["--workers", "1", "--port", "0", "--data", str(tmp_path / "data"), "--connector", "c.json"]
+    flow = Flow(tmp_path, tasks=1, rows=ROWS, rows_per_s=500)
 
-    def rows() -> list[int]:
-        with contextlib.suppress(sqlite3.OperationalError), sqlite3.connect(tmp_path / "o.db") as connection:
-            return [number for (number,) in connection.execute("SELECT id FROM t ORDER BY id")]
-        return []
-
-    with marked(), Program("up", *options, cwd=tmp_path) as up:
-        wait("the first rows", lambda: len(rows()) > 0, up.output, PATIENCE_S)
+    with flow.up(workers=1) as up:
+        wait("the first rows", lambda: len(flow.rows()) > 0, up.output, PATIENCE_S)
         processes = family(up.pid)
         assert not [line for line in processes.values() if "java" in line.split(" ")[0]], "no worker has a Java"
         [worker] = [pid for pid, line in processes.items() if "worker --supervised" in line]
         os.kill(worker, signal.SIGKILL)
-        wait("all rows", lambda: len(rows()) >= ROWS, up.output, PATIENCE_S)
-        assert rows() == [*range(ROWS)]
+        wait("all rows", lambda: len(flow.rows()) >= ROWS, up.output, PATIENCE_S)
+        assert flow.rows() == [*range(ROWS)]
         up.signal(signal.SIGTERM)
         assert up.ended() == 0
     wait("the end of every job", lambda: jobs("running") == 0, patience_s=PATIENCE_S)

@@ -41,18 +41,18 @@ def workers_of(up: Program) -> list[int]:
 
 
 class Flow:
-    """A connector with two tasks whose rows Spark reads, as it transforms them."""
+    """A connector whose rows Spark reads, as it transforms them."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, tasks: int = 2, rows: int = ROWS, rows_per_s: int = 300) -> None:
         folder.mkdir(exist_ok=True)
         self.folder, self.file = folder, folder / "c.json"
         config = {
             "connector.class": "pipeline",
             "trigger.ms": "1000",
-            "tasks.max": "2",
+            "tasks.max": str(tasks),
             "source": "datagen",
-            "source.rows": str(ROWS),
-            "source.rows.per.second": "300",
+            "source.rows": str(rows),
+            "source.rows.per.second": str(rows_per_s),
             "transforms": "same",
             "transforms.same.type": "sql",
             "transforms.same.query": "SELECT id FROM batch",
@@ -71,15 +71,15 @@ class Flow:
         return []
 
     @contextlib.contextmanager
-    def up(self, **environment: str) -> Iterator[Program]:
-        options = ["--workers", "2", "--port", "0", "--connector", str(self.file)]
+    def up(self, workers: int = 2, **environment: str) -> Iterator[Program]:
+        options = ["--workers", str(workers), "--port", "0", "--connector", str(self.file)]
         with marked(), Program("up", *options, cwd=self.folder, environment=environment) as up:
             yield up
         # ``marked`` has waited for the end of every process.
 
 
 @ci_only(
-    "two minutes on a busy machine; in a user's run, the next test starts a shared Java, and test_up kills a worker"
+    "two minutes on a busy machine; in a user's run, the next test starts a shared Java, and test_faults kills workers"
 )
 def test_workers_share_one_java_and_recover_when_it_is_killed(tmp_path: Path) -> None:
     """Each row arrives once although first a worker and then Java is killed; and Java ends when ``up`` is killed."""

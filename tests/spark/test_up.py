@@ -76,7 +76,7 @@ class Flow:
         return found
 
 
-@ci_only("a minute of a core; in a user's run, test_readme kills a worker of up, and each sink has its own tests")
+@ci_only("a minute of a core; in a user's run, test_faults kills workers with Spark, and each sink has its tests")
 @pytest.mark.processes
 @pytest.mark.timeout(900)
 def test_rows_arrive_once_in_every_sink_when_the_worker_is_killed(tmp_path: Path, database: str, kafka: str) -> None:
