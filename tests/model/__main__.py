@@ -1,8 +1,8 @@
 """``python -m tests.model``: ``python -m tests.simulation`` with every coordinator compared with the model.
 
 ``--type consumer`` instead runs many seeds of inputs of any kind for consumer groups, ``classic`` for classic groups,
-and ``mixed`` for groups with members of both protocols, and conversions. ``ownership`` searches the states of two
-coordinators that share a log.
+and ``mixed`` for groups with members of both protocols, and conversions. ``ownership`` searches the states of two and
+three coordinators that share a log.
 """
 
 from __future__ import annotations

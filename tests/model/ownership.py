@@ -1,18 +1,20 @@
-"""An explicit-state model of a log that two coordinators share: every order of events in fence, lease and hand-over.
+"""An explicit-state model of a log that coordinators share: every order of events in fence, lease and hand-over.
 
 Written from ``log.base.SharedLog``, points 7 to 9, and ``log.leased``, without their code. ``tests.simulation`` runs
 that code under random faults; here every state that the rules alone allow is visited.
 
-Two coordinators, ``a`` and ``b``; a database with the row of the owner and a log. A process may do nothing for any time
-(it is paused), and die and be started again. A call to the database is sent, applied and answered in three steps with
-anything between them. The caller may give up before the answer: the request is lost, or applied later, even after the
-caller has died. A read is one step: a slow one has the same effect as one that is sent later.
+Two coordinators, ``a`` and ``b``, or three; a database with the row of the owner and a log. A process may do nothing
+for any time (it is paused), and die and be started again. A call to the database is sent, applied and answered in three
+steps with anything between them. The caller may give up before the answer: the request is lost, or applied later, even
+after the caller has died. A read is one step: a slow one has the same effect as one that is sent later.
 
 Time passes in ticks, and a coordinator knows only those of its own clock. The clock of ``a`` is slow: it misses up to
 one of three ticks. A coordinator that stands by waits for ``LEASE`` ticks, an owner counts on ``OWN`` of them.
 
 Epochs, renewals and holders are only compared for equality. A state says whether such a value is still that of the row
-instead of the value, so that the number of states is finite without a limit on takes and renewals.
+instead of the value, so that the number of states is finite without a limit on takes and renewals. Coordinators with
+the same clock, ``b`` and ``c``, are equal: of states that differ only in which is which, one is visited, so that they
+may change places between two steps of a trace.
 
 ``explore`` searches breadth first: the trace of a violation is one of the shortest. ``BUGS`` are rules to leave out.
 ``python -m tests.model --type ownership`` prints both.
@@ -31,9 +33,9 @@ LEASE: Final = 3
 OWN: Final = 2
 """What is left of ``LEASE`` for a slow clock."""
 
-NAMES: Final = ("a", "b", "a dead process")
-DEAD: Final = 2
-NOBODY: Final = 3
+NAMES: Final = ("a", "b", "c")
+DEAD: Final = len(NAMES)
+NOBODY: Final = DEAD + 1
 
 BUGS: Final = {
     "append does not check the epoch": "D4",
@@ -122,7 +124,7 @@ class Node(NamedTuple):
 
 
 class State(NamedTuple):
-    """Two coordinators, the database, the requests under way, and what clients know.
+    """The coordinators, the database, the requests under way, and what clients know.
 
     Attributes:
         holder: of the row: a process, ``DEAD`` or ``NOBODY``.
@@ -140,10 +142,32 @@ class State(NamedTuple):
     missed: int = 0
 
     def put(self, number: int, node: Node) -> State:
-        return self._replace(nodes=(node, self.nodes[1]) if number == 0 else (self.nodes[0], node))
+        return self._replace(nodes=(*self.nodes[:number], node, *self.nodes[number + 1 :]))
 
     def mark(self, batch: int, known: int) -> State:
         return self._replace(batches=(*self.batches[:batch], known, *self.batches[batch + 1 :]))
+
+    @property
+    def canonical(self) -> State:
+        """This state, or the one in which ``b`` and ``c`` have changed places."""
+        if len(self.nodes) < 3:
+            return self
+        return min(self, self._swapped(), key=repr)
+
+    def _swapped(self) -> State:
+        a, b, c = self.nodes
+
+        def swapped(call: Call | None) -> Call | None:
+            return None if call is None else call._replace(by=_OTHER.get(call.by, call.by))
+
+        def node(each: Node) -> Node:
+            return each._replace(lease=swapped(each.lease), write=swapped(each.write))
+
+        late = tuple(sorted(call._replace(by=_OTHER.get(call.by, call.by)) for call in self.late))
+        return self._replace(holder=_OTHER.get(self.holder, self.holder), nodes=(a, node(c), node(b)), late=late)
+
+
+_OTHER: Final = {1: 2, 2: 1}
 
 
 Step = tuple[str, State, str]
@@ -164,16 +188,17 @@ class Explored:
         return "\n".join([found, *(f"{number:4}. {step}" for number, step in enumerate(self.trace, 1))])
 
 
-def explore(bug: str = "", *, batches: int = 1, late: int = 1) -> Explored:
+def explore(bug: str = "", *, batches: int = 1, late: int = 1, coordinators: int = 2) -> Explored:
     """Visit every state, up to the first violation.
 
     Args:
         bug: one of ``BUGS``, or empty for the rules as they are.
+        coordinators: two or three.
         batches: how many batches clients write.
         late: how many requests without a caller are under way at most; further ones are lost.
     """
     rules = Rules(bug, late)
-    first = State(NOBODY, (Node(), Node()), (UNUSED,) * batches)
+    first = State(NOBODY, (Node(),) * coordinators, (UNUSED,) * batches)
     numbers, states = {first: 0}, [first]
     shared: dict[Node, Node] = {}  # equal nodes are stored once
     origins: list[tuple[int, str]] = [(0, "")]
@@ -190,6 +215,7 @@ def explore(bug: str = "", *, batches: int = 1, late: int = 1) -> Explored:
     while number < len(states):
         for label, state, violation in rules.steps(states[number]):
             steps += 1
+            state = state.canonical
             found = numbers.get(state)
             if found is None:
                 state = state._replace(nodes=tuple(shared.setdefault(node, node) for node in state.nodes))
@@ -256,9 +282,9 @@ class Rules:
         self.same = 1 if bug == "take does not check renewals" else 2
 
     def steps(self, state: State) -> Iterator[Step]:
-        yield "time passes", self._tick(state, (1, 1), max(0, state.missed - 1)), ""
+        yield "time passes", self._tick(state, max(0, state.missed - 1), slow=False), ""
         if not state.missed and state.nodes[0].is_timed:
-            yield "time passes, the clock of a stands still", self._tick(state, (0, 1), LEASE - 1), ""
+            yield "time passes, the clock of a stands still", self._tick(state, LEASE - 1, slow=True), ""
         for number, node in enumerate(state.nodes):
             yield from self._calls(state, number, node)
             yield from self._acts(state, number, node)
@@ -270,10 +296,10 @@ class Rules:
 
     # ---- processes
 
-    def _tick(self, state: State, ticks: tuple[int, int], missed: int) -> State:
+    def _tick(self, state: State, missed: int, *, slow: bool) -> State:
         nodes, over = [], []
-        for number, (node, tick) in enumerate(zip(state.nodes, ticks, strict=True)):
-            if tick and (node.seen or node.is_timed):
+        for number, node in enumerate(state.nodes):
+            if not (slow and number == 0) and (node.seen or node.is_timed):
                 lease = node.lease
                 if lease is not None and lease.kind != "retake" and lease.answer is not False:  # others extend no lease
                     lease = lease._replace(age=min(lease.age + 1, self.own))
@@ -301,8 +327,8 @@ class Rules:
             return
         yield f"{name} ends its term and releases the lease", self._ended(state, number), ""
         if node.phase == SERVING and (node.left or self.bug == "clock is not read before a response"):
-            others = state.nodes[1 - number]
-            if node.past or (node.current and others.phase != STANDBY and not others.past):
+            others = (*state.nodes[:number], *state.nodes[number + 1 :])
+            if node.past or (node.current and any(each.phase != STANDBY and not each.past for each in others)):
                 yield f"{name} responds", *self._responded(state, number)
         if not node.left:
             return
@@ -349,11 +375,12 @@ class Rules:
         return state.put(number, node._replace(phase=SERVING, memory=state.log))
 
     def _responded(self, state: State, number: int) -> tuple[State, str]:
-        node, other = state.nodes[number], state.nodes[1 - number]
+        node = state.nodes[number]
         if node.past:
             return state, "D5: a coordinator responds after its successor has"
-        if node.current and other.phase != STANDBY:
-            state = state.put(1 - number, other._replace(past=True))
+        for other, each in enumerate(state.nodes):
+            if node.current and other != number and each.phase != STANDBY:
+                state = state.put(other, each._replace(past=True))
         return state, ""
 
     def _ended(self, state: State, number: int) -> State:
@@ -477,8 +504,9 @@ class Rules:
 def main() -> int:
     """Print how many states there are, and how each rule that is left out is found; returns 0 if that is so."""
     found = explore()
-    print(found)
-    wrong = bool(found.violation)
+    three = explore(coordinators=3, late=0)
+    print(f"{found}\nthree coordinators, no request after its caller has given up: {three}")
+    wrong = bool(found.violation or three.violation)
     for bug, invariant in BUGS.items():
         found = explore(bug)
         print(f"\n{bug}: {found}")

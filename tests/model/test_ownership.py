@@ -1,4 +1,4 @@
-"""Two coordinators and one log: each state that the rules allow, and each state that fewer rules allow."""
+"""Two or three coordinators and one log: each state that the rules allow, and each state that fewer rules allow."""
 
 from __future__ import annotations
 
@@ -18,6 +18,20 @@ def test_every_state_that_the_rules_allow_keeps_the_invariants(batches: int, lat
     found = explore(batches=batches, late=late)
     assert not found.violation, found
     assert found.states > states
+
+
+@pytest.mark.parametrize(("late", "states"), [(0, 20_000), (1, 100_000)][: volume(1, 2)])
+def test_every_state_of_three_coordinators_keeps_the_invariants(late: int, states: int) -> None:
+    """While two stand by, a take of one must not be one of the other, nor a former owner come back between them."""
+    found = explore(coordinators=3, late=late)
+    assert not found.violation, found
+    assert found.states > states
+
+
+@pytest.mark.parametrize("bug", ["take does not check renewals", "take does not wait for the lease"])
+def test_rule_that_is_left_out_is_found_with_three_coordinators(bug: str) -> None:
+    found = explore(bug, coordinators=3, late=0)
+    assert found.violation.startswith(BUGS[bug]), found
 
 
 @pytest.mark.parametrize("bug", BUGS)
