@@ -728,6 +728,32 @@ def test_column_that_a_table_of_sqlite_lacks_is_an_error_and_no_text(tmp_path: P
     assert Reader(sqlite(tmp_path / "d", schema="ID BIGINT, v STRING", column="ID")).read() == [{"ID": 1, "v": "x"}]
 
 
+@pytest.mark.parametrize(
+    "columns",
+    [
+        "(id INTEGER PRIMARY KEY, v TEXT) WITHOUT ROWID",
+        "(id INTEGER PRIMARY KEY, v TEXT) WITHOUT ROWID, STRICT",
+        "(id INTEGER PRIMARY KEY, v TEXT) STRICT, WITHOUT ROWID -- as it is",
+        "(id INT PRIMARY KEY, v TEXT /* no AUTOINCREMENT */)",
+        '(id INT, v TEXT, "autoincrement" TEXT)',
+    ],
+)
+def test_table_whose_keys_a_program_chooses_may_lose_its_last_rows(tmp_path: Path, columns: str) -> None:
+    change(tmp_path / "d", f"CREATE TABLE t {columns}", "INSERT INTO t (id, v) VALUES (1, 'x'), (2, 'x'), (3, 'x')")
+    reader = Reader(sqlite(tmp_path / "d"))
+    assert reader.keys() == [1, 2, 3]
+    change(tmp_path / "d", "DELETE FROM t WHERE id = 3")
+    assert reader.keys() == []
+    change(tmp_path / "d", "INSERT INTO t (id, v) VALUES (4, 'x')")
+    assert reader.keys() == [4]
+
+
+def test_word_autoincrement_in_a_comment_is_no_sequence(tmp_path: Path) -> None:
+    change(tmp_path / "d", "CREATE TABLE t (id INTEGER PRIMARY KEY, v TEXT /* no AUTOINCREMENT */)")
+    change(tmp_path / "d", "INSERT INTO t VALUES (1, 'x')")
+    assert Reader(sqlite(tmp_path / "d")).keys() == [1]
+
+
 def test_generated_columns_of_sqlite_are_read(tmp_path: Path) -> None:
     path = tmp_path / "d"
     columns = "id INTEGER PRIMARY KEY, a TEXT, b TEXT AS (a || '!'), c INT AS (id * 2) STORED"

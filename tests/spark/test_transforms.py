@@ -216,6 +216,8 @@ def test_routers_rename_the_topic(spark: None) -> None:
     assert [row["topic"] for row in run(regex, RECORDS, RECORD, METADATA)] == ["new-ers", "logs"]
     by_day = {"type": "TimestampRouter", "timestamp.format": "yyyyMMdd"}
     assert run(by_day, RECORDS, RECORD, METADATA)[0]["topic"] == "orders-20240229"
+    with pytest.raises(Exception, match="timestamp is null; allowed: a time in each record"):
+        run(by_day, [(*RECORDS[0][:-1], None)], RECORD, METADATA)
 
 
 def test_predicate_limits_a_transform_and_keeps_the_order_of_rows(spark: None) -> None:

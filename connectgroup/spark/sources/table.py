@@ -306,12 +306,16 @@ class SqliteTableSource(TableSource):
         found = connection.execute(
             "SELECT name, sql FROM sqlite_master WHERE type = 'table' AND lower(name) = lower(?)", (table,)
         ).fetchone()
-        if found is None or re.search(r"WITHOUT\s+ROWID[\s;]*$", found[1] or "", re.IGNORECASE):
+        if found is None:
             return None
+        if any(row[4] for row in connection.execute(f"PRAGMA table_list({sql_name(table)})")):
+            return None  # WITHOUT ROWID
         if table != self.settings.table:
             (highest,) = connection.execute(f"SELECT max({sql_name(keys[0][1])}) FROM {sql_name(table)}").fetchone()
         last = highest or 0
-        if re.search(r"\bAUTOINCREMENT\b", found[1] or "", re.IGNORECASE):
+        has_sequences = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'sqlite_sequence'"
+        # Without the table, the word is a name or a comment.
+        if "autoincrement" in (found[1] or "").lower() and connection.execute(has_sequences).fetchone():
             given = connection.execute("SELECT max(seq) FROM sqlite_sequence WHERE name = ?", (found[0],)).fetchone()
             last = max(last, given[0] or 0)
         return last + 1

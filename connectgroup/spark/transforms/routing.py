@@ -130,9 +130,12 @@ class TimestampRouter(RowTransform):
         from pyspark.sql import functions as F
 
         self.require(frame, "topic.format", ["topic", "timestamp"])
+        # As in Kafka Connect: without an error, a record without a time would be written to the topic of the sink.
+        no_time = F.raise_error(F.lit("timestamp is null; allowed: a time in each record, for the name of its topic"))
+        at = F.when(frame["timestamp"].isNull(), no_time.cast("timestamp")).otherwise(frame["timestamp"])
         values = {
             "${topic}": frame["topic"],
-            "${timestamp}": F.date_format(frame["timestamp"], self.settings.timestamp_format),
+            "${timestamp}": F.date_format(at, self.settings.timestamp_format),
         }
         parts = [values.get(part) for part in _PLACEHOLDER.split(self.settings.topic_format)]
         texts = _PLACEHOLDER.split(self.settings.topic_format)
