@@ -61,6 +61,64 @@ ARGUMENTS: Final = (
 SCREENSHOTS: Final = Path(__file__).parents[2] / "artifacts" / "page"
 TIMEOUT_MS: Final = 120_000
 
+LAYOUT: Final = """
+() => {
+  const faults = [];
+  const all = (selector, inside = document) => [...inside.querySelectorAll(selector)];
+  const name = (e) => `${e.tagName.toLowerCase()}#${e.id}.${e.className} ${(e.textContent ?? "").slice(0, 30)}`;
+  const rects = (e) => [...e.getClientRects()].filter((r) => r.width > 0 && r.height > 0);
+  const inView = (e) => rects(e).some((r) => r.bottom > 0 && r.top < innerHeight);
+  const common = (a, b, from, to) => Math.min(a[to], b[to]) - Math.max(a[from], b[from]);
+  const overlap = (a, b) => common(a, b, "left", "right") > 1 && common(a, b, "top", "bottom") > 1;
+  if (document.documentElement.scrollWidth > innerWidth) {
+    const width = document.documentElement.scrollWidth;
+    // What is wider than itself: text that does not break has no box of its own.
+    const isWide = (e) => e.getBoundingClientRect().left + e.scrollWidth > innerWidth + 1;
+    const widest = all("body *").filter(isWide).map(name).slice(-3);
+    faults.push(`the page scrolls horizontally, ${width} of ${innerWidth}: ${widest}`);
+  }
+  for (const parent of all("header, main, #overview, #connectors, #workers, #timeline, .buttons, .card, .sparks")) {
+    const children = [...parent.children].filter((e) => inView(e) && getComputedStyle(e).position !== "absolute");
+    children.forEach((a, at) => children.slice(at + 1).forEach((b) => {
+      const isOver = rects(a).some((one) => rects(b).some((other) => overlap(one, other)));
+      if (isOver) faults.push(`${name(a)} overlaps ${name(b)}`);
+    }));
+  }
+  for (const card of all(".card").filter(inView)) {
+    const edge = card.getBoundingClientRect();
+    for (const e of all("h3, p, ul, .badge, button, a, svg, canvas", card)) {
+      const leaves = rects(e).some((r) => r.right > edge.right + 1 || r.left < edge.left - 1);
+      if (leaves) faults.push(`${name(e)} leaves its card`);
+    }
+  }
+  for (const e of all("button")) {
+    if (rects(e).some((r) => r.width < 24 || r.height < 24)) faults.push(`${name(e)} is smaller than 24 pixels`);
+  }
+  const cards = all(".connector").filter((e) => rects(e).length);
+  const places = cards.map((e) => e.getBoundingClientRect());
+  places.slice(1).forEach((r, at) => {
+    const before = places[at];
+    const isBelow = r.top > before.top + 1 || (Math.abs(r.top - before.top) <= 1 && r.left > before.left);
+    if (!isBelow) faults.push(`${name(cards[at + 1])} is before ${name(cards[at])}`);
+  });
+  const good = cards.findIndex((e) => !e.classList.contains("bad"));
+  if (good >= 0 && cards.slice(good).some((e) => e.classList.contains("bad"))) faults.push("a failed one is not first");
+  return faults;
+}
+"""
+"""Faults of layout: horizontal scrolling, parts that overlap or leave their card, buttons that are too small (WCAG
+2.5.8), failed connectors that are not first."""
+
+BOXES: Final = """
+() => {
+  const parts = "header, main > *, h2, #overview > div, .card, .card > *, #timeline, td";
+  return Object.fromEntries([...document.querySelectorAll(parts)].map((e, at) => {
+    const r = e.getBoundingClientRect();
+    return [`${at} ${e.tagName} ${e.id} ${e.className}`, [r.left, r.top + scrollY, r.width, r.height]];
+  }));
+}
+"""
+
 
 @asynccontextmanager
 async def chromium() -> AsyncIterator[Browser]:
@@ -139,6 +197,15 @@ class Tab:
     async def is_too_wide(self) -> bool:
         """Whether the page scrolls horizontally."""
         return bool(await self.page.evaluate("document.documentElement.scrollWidth > innerWidth"))
+
+    async def faults_of_layout(self) -> list[str]:
+        """What no rendering of the page may have, whatever its fonts: see ``LAYOUT``."""
+        return [str(each) for each in await self.page.evaluate(LAYOUT)]
+
+    async def boxes(self) -> dict[str, list[float]]:
+        """Place and size of the parts of the page, in CSS pixels."""
+        found: dict[str, list[float]] = await self.page.evaluate(BOXES)
+        return found
 
     async def screenshot(self, name: str, *, whole: bool = False) -> None:
         """Write a screenshot for people to look at."""

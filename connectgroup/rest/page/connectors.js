@@ -1,12 +1,11 @@
 // The connectors, those that have failed first: state, failures with their cause, tasks by state, rows, lag, errors, changes.
 
-import { byId, byName, causeOf, count, drawBar, element, keyed, lagText, MANY, named, setHidden, setText, statesText, sum } from "./dom.js";
+import { byId, byName, causeOf, count, drawBar, element, keyed, lagText, MANY, named, NEW_CARDS, setHidden, setText, statesText, sum } from "./dom.js";
 import { drawFailures } from "./detail.js";
 import { unitName } from "./model.js";
 import { createSparks, drawSparks, recentErrors } from "./spark.js";
 
 const LIST_STEP = 200;
-const NEW_CARDS = 40; // in one frame
 const MAX_FAILURES = 5; // in one card
 
 /** Units that have failed or stalled, the connector itself among them. */
@@ -21,11 +20,18 @@ function matches(name, connector, words, model) {
   return words.every((word) => text.includes(word));
 }
 
+let names = []; // in order; to sort 500 takes most of a frame
+
+function inOrder(connectors) {
+  if (names.length !== connectors.size || names.some((name) => !connectors.has(name))) names = [...connectors].sort(byName).map(([name]) => name);
+  return names.map((name) => [name, connectors.get(name)]);
+}
+
 /** Update the connectors that have changed; what is not done at the time `until` remains in `model.dirty`. */
 export function drawConnectors(model, actions, until, search) {
   const list = byId("connectors");
   const words = search.toLowerCase().split(/\s+/).filter(Boolean);
-  const sorted = [...model.connectors].sort(byName);
+  const sorted = inOrder(model.connectors);
   const all = [...sorted.filter(([, each]) => failedUnits(each)), ...sorted.filter(([, each]) => !failedUnits(each))];
   const known = list.keyedChildren ?? new Map();
   let created = 0;

@@ -104,6 +104,8 @@ export function duration(ms) {
 /** A wall clock, milliseconds since 1970, as local time of day. */
 export const timeOf = (ms) => new Date(ms).toLocaleTimeString("en-GB");
 
+export const NEW_CARDS = 10; // in one frame: each is some milliseconds of building and layout
+
 export const MANY = 12; // cards; if there are more, they are smaller
 
 export const STATES = ["RUNNING", "STARTING", "STALLED", "FAILED", "UNASSIGNED", "WAITING", "PAUSED", "STOPPED"];

@@ -1,6 +1,6 @@
 // The workers: one card each, with its load, its units as dots on a canvas, and on demand as a list.
 
-import { age, byId, byName, bytesText, count, drawBar, element, keyed, MANY, named, setHidden, setText, STATES, statesText, sum } from "./dom.js";
+import { age, byId, byName, bytesText, count, drawBar, element, keyed, MANY, named, NEW_CARDS, setHidden, setText, STATES, statesText, sum } from "./dom.js";
 import { unitName } from "./model.js";
 
 const MAX_DOTS = 1000; // of one worker; with more the bar says it
@@ -34,13 +34,16 @@ function cards(model) {
 
 /** Update the cards of the workers that have changed; what is not done at the time `until` remains in `model.dirty`. */
 export function drawWorkers(model, actions, until, search) {
-  const shown = cards(model);
+  const all = cards(model);
+  const present = byId("workers").keyedChildren ?? new Map();
+  let created = 0;
+  const shown = all.filter((card) => present.has(card.id) || ++created <= NEW_CARDS);
   const words = search.toLowerCase().split(/\s+/).filter(Boolean);
   const hits = (item) => words.every((word) => `${item.id} ${item.worker?.host ?? ""} ${item.worker?.state ?? "lost"}`.toLowerCase().includes(word));
-  const full = Math.max(1, ...shown.map(({ worker }) => Math.max(worker ? sum(worker.units) : 0, worker?.capacity ?? 0)));
+  const full = Math.max(1, ...all.map(({ worker }) => Math.max(worker ? sum(worker.units) : 0, worker?.capacity ?? 0)));
   const rescaled = byId("workers").dataset.full !== String(full);
   byId("workers").dataset.full = String(full);
-  byId("workers").classList.toggle("many", shown.length > MANY);
+  byId("workers").classList.toggle("many", all.length > MANY);
   keyed(byId("workers"), shown, (card) => card.id, create, (card, item) => {
     setHidden(card, words.length > 0 && !hits(item));
     if (rescaled) model.dirty.workers.add(item.id);
@@ -52,7 +55,8 @@ export function drawWorkers(model, actions, until, search) {
     model.dirty.workers.delete(item.id);
     update(card, item, model, actions, full);
   });
-  const known = new Set(shown.map((card) => card.id));
+  for (const { id } of created > NEW_CARDS ? all : []) if (!byId("workers").keyedChildren.has(id)) model.dirty.workers.add(id);
+  const known = new Set(all.map((card) => card.id));
   for (const id of model.dirty.workers) if (!known.has(id)) model.dirty.workers.delete(id);
 }
 
