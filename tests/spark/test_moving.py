@@ -230,6 +230,37 @@ async def test_connectors_move_to_pipelines_where_the_offsets_are_exact(
 
 
 @ci_only(IN_CI)
+async def test_sink_connector_in_java_keeps_the_offsets_of_its_consumer_group(
+    connect: Connect, group: LiveGroup, tmp_path: Path, java_plugin_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(PLUGIN_PATH, str(java_plugin_path))
+    servers, out = connect.servers, tmp_path / "out.txt"
+    make_topic(servers, "to-java", 3)
+    connect.put("java-sink", connector_class="FileStreamSink", file=str(out), topics="to-java")
+
+    def written() -> list[str]:
+        return out.read_text().splitlines() if out.exists() else []
+
+    async def writes(numbers: range, *, again: int) -> None:
+        """It is at least once: what an interrupted task had not committed, from a number on, may be written again."""
+        before = len(written())
+        produce(servers, "to-java", [(n % 3, None, f"line {n}") for n in numbers])
+        await until(lambda: {f"line {n}" for n in numbers} <= set(written()[before:]))
+        assert set(written()[before:]) <= {f"line {n}" for n in range(again, numbers.stop)}
+
+    await writes(range(30), again=0)
+    arguments = ("--only", "java-sink", "--stop-originals", connect.url)
+    done = await connectors(group, "import", "--bootstrap-servers", servers, *arguments)
+    assert done.code == 0, done
+    assert "org.apache.kafka.connect.file.FileStreamSinkConnector" in done.out
+    assert connect.states("java-sink") == ["STOPPED"]
+    await writes(range(30, 60), again=30)
+    back = await connectors(group, "export", *arguments)
+    assert back.code == 0, back
+    await writes(range(60, 90), again=30)
+
+
+@ci_only(IN_CI)
 async def test_debezium_goes_on_at_the_next_change_here_and_there(
     connect: Connect, group: LiveGroup, debezium: Path, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
