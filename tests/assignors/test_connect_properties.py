@@ -27,7 +27,7 @@ from .tables import counts
 
 KINDS: list[type[ConnectAssignor]] = [BalancedAssignor, IncrementalCooperativeAssignor, WeightedAssignor]
 ALL = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
-CASES = volume(400, 1_000)
+CASES = volume(400, 600, 3_000)
 
 
 def settled(kind: type[ConnectAssignor], input_group: ConnectAssignorInput) -> dict[str, Units]:

@@ -40,7 +40,7 @@ KINDS: list[type[PartitionAssignor]] = [
 ]
 ALL = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 BALANCED = pytest.mark.parametrize("kind", KINDS[3:], ids=lambda kind: kind.name)
-CASES = volume(400, 1_000)
+CASES = volume(400, 600, 3_000)
 
 
 @ALL

@@ -34,7 +34,7 @@ from tests.volume import volume
 
 from .every_message import CASES, UNICODE, Case, messages, random_value
 
-RELAXED = settings(max_examples=volume(2, 12), deadline=None, suppress_health_check=list(HealthCheck))
+RELAXED = settings(max_examples=volume(2, 8, 36), deadline=None, suppress_health_check=list(HealthCheck))
 RECORDS = sorted(record_codec.CLASSES.items())
 
 
