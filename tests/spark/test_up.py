@@ -92,12 +92,15 @@ def test_rows_arrive_once_in_every_sink_when_the_worker_is_killed(tmp_path: Path
             assert up.code is None, up.output()
             return {name: len(numbers) for name, numbers in flow.arrived().items()}
 
+        def missing() -> dict[str, list[int]]:
+            return {name: sorted({*range(ROWS)}.difference(numbers))[:20] for name, numbers in flow.arrived().items()}
+
         def wait_for(rows: int, *, everywhere: bool = True) -> None:
             least = min if everywhere else max
             wait(
                 f"{rows} rows",
                 lambda: least(counts().values()) >= rows,
-                lambda: f"{counts()}\n{up.output()}",
+                lambda: f"{counts()}, missing: {missing()}\n{up.output()}",
                 PATIENCE_S,
             )
 
