@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
+import fcntl
 import json
 import logging
 import os
@@ -24,7 +24,7 @@ import sys
 import uuid
 from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,7 +33,7 @@ from ..private import make_private
 from ..threads import off_loop
 from .archive import archive_options
 from .errors import SparkError, root_cause
-from .java import find_java
+from .java import CACHE, cache_directory, find_java
 from .session import GATEWAY, MASTER, MEMORY, check_spark, environment, is_not_from_py4j, settings
 
 ARCHIVE_AFTER_S: Final = 600.0
@@ -47,9 +47,6 @@ MAX_RESTART_WAIT_S: Final = 30.0
 LAST_LINES: Final = 200
 """Lines of Spark's output that are kept for an error."""
 SHOWN_LINES: Final = 20
-
-_PR_SET_PDEATHSIG: Final = 1
-"""``prctl(2)``: send a signal when the parent process ends."""
 
 logger = logging.getLogger(__name__)
 
@@ -141,7 +138,7 @@ class SharedSpark:
                 logger.info("Spark has started after %.1f s", asyncio.get_running_loop().time() - began_s)
                 self._now(True)
                 if self._archiving is None:
-                    self._archiving = asyncio.create_task(_archive(), name="archive Spark's classes")
+                    self._archiving = asyncio.create_task(archive_classes(), name="archive Spark's classes")
                 assert self._process is not None
                 code = await self._process.wait()
                 self._gateways.clear()
@@ -231,25 +228,51 @@ def _cause(lines: Iterable[str]) -> str:
     return " | ".join(shown) or "without a message"
 
 
-async def _archive() -> None:
-    """Archive the classes that Spark loads, for later starts, in a process of the lowest priority."""
-    await asyncio.sleep(ARCHIVE_AFTER_S)
-    if archive_options(await off_loop("find Java", find_java)):
-        return
-    command = ("nice", "-n", "19", sys.executable, "-P", "-m", "connectgroup", "prepare")
-    process = await asyncio.create_subprocess_exec(
-        *command, stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL, start_new_session=True, preexec_fn=_end_with_parent
-    )
+async def archive_classes(
+    after_s: float = ARCHIVE_AFTER_S, command: Sequence[str] = (sys.executable, "-P", "-m", "connectgroup", "prepare")
+) -> None:
+    """Archive the classes that Spark loads, for later starts, in a process of the lowest priority; once for all workers
+    of this user.
+
+    Args:
+        after_s: how long to wait before.
+        command: what makes the archive.
+    """
+    await asyncio.sleep(after_s)
+    with contextlib.ExitStack() as closing, contextlib.suppress(ConfigError, OSError):
+        java = await off_loop("find Java", find_java)
+        closing.callback(os.close, await off_loop("lock the archive", _lock_of_archive))
+        if archive_options(java):
+            return
+        process = await asyncio.create_subprocess_exec(
+            *("nice", "-n", "19", *command),
+            stdin=DEVNULL,
+            stdout=DEVNULL,
+            stderr=DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            await process.wait()
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+
+
+def _lock_of_archive() -> int:
+    """Lock the file that one process of this user has while it makes the archive; return its descriptor.
+
+    Raises:
+        ConfigError: the cache cannot be written.
+        OSError: another process has it.
+    """
+    make_private(cache_directory(), CACHE)
+    descriptor = os.open(cache_directory() / "archive.lock", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        await process.wait()
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-
-
-def _end_with_parent() -> None:
-    """In the new process, before it runs its program: SIGTERM when the process that started it ends."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 class _Java:

@@ -36,7 +36,9 @@ from ..plugins import load_assignor, load_connector_class, load_listener
 from ..protocol.messages.common import config_of
 from ..protocol.messages.describe import DescribeRequest, DescribeResponse
 from ..protocol.units import Unit
-from ..spark.session import JAVA, SHARED
+from ..spark.remote import remote_address
+from ..spark.server import archive_classes
+from ..spark.session import JAVA, SHARED, runs_here, session_is_alive
 from ..threads import off_loop
 from ..transport.following import FollowingClient
 from .loop import Worker
@@ -142,6 +144,8 @@ async def run_worker(
             JAVA.use(supervision.ask_for_spark)
         supervision.start()
     beside = [asyncio.create_task(_collect_garbage(worker)), asyncio.create_task(_stop_waiting_for_spark(worker))]
+    if not JAVA.is_used and runs_here() and not remote_address():
+        beside.append(asyncio.create_task(_archive_classes()))
     if supervised:
         beside.append(asyncio.create_task(_report_to_supervisor(worker, runner)))
     try:
@@ -361,6 +365,15 @@ async def _collect_garbage(worker: Worker) -> None:
         await asyncio.sleep(COLLECT_ALL_EVERY_S)
         if len(worker.member.owned) <= FEW_UNITS:
             collect_all_again()
+
+
+async def _archive_classes() -> None:
+    """As a supervisor does for the Java that its workers share."""
+    while True:
+        if await off_loop("look for Spark", session_is_alive):
+            await archive_classes()
+            return
+        await asyncio.sleep(COLLECT_ALL_EVERY_S)
 
 
 async def _report_to_supervisor(worker: Worker, runner: TaskRunner) -> None:

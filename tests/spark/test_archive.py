@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import shutil
@@ -13,6 +14,7 @@ import pytest
 
 from connectgroup.spark.archive import archive_options
 from connectgroup.spark.java import find_java
+from connectgroup.spark.server import archive_classes
 from tests.integration.processes import START_PATIENCE_S, run_command
 from tests.volume import SIZE, ci_only
 
@@ -62,6 +64,24 @@ def test_damaged_archive_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyP
     os.chmod(archive, 0o644)
     archive.write_bytes(archive.read_bytes()[:1000])
     assert archive_options(find_java()) == [], "a session starts as it does without an archive"
+
+
+async def test_workers_of_one_user_make_one_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that come while it is made, or later, make no other; one that cannot be made ends no worker."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    made, go = tmp_path / "made", tmp_path / "go"
+    script = f"echo one >> {made}; until test -e {go}; do sleep 0.1; done"
+    first = asyncio.create_task(archive_classes(0, ("sh", "-c", script)))
+    while not made.exists():
+        assert not first.done()
+        await asyncio.sleep(0.05)
+    await archive_classes(0, ("sh", "-c", script))
+    go.touch()
+    await first
+    assert made.read_text() == "one\n"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(made))
+    await archive_classes(0, ("sh", "-c", script))
+    assert made.read_text() == "one\n"
 
 
 def test_cache_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
