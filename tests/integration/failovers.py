@@ -210,7 +210,6 @@ class Failovers:
         self.group.put("changes", 1, number=str(self._changes))
         owner, rows = self.coordinators.owner(), self.rows() if self._has_pipeline else 0
         program = self.coordinators.running[owner]
-        before = {address: len(each.lines) for address, each in self.coordinators.running.items()}
         with self._failed(kind, owner, program):
             if kind == "database":
                 self.coordinators.wait_for_all()
@@ -222,9 +221,6 @@ class Failovers:
             wait("the change that was acknowledged", self._has_last_change, self.output)
             if self._has_pipeline:
                 wait("more rows", lambda: self.rows() > rows, self.output)
-        if kind in ("suspend", "cut"):
-            stood_by = lambda: any("stands by: " in line for line in program.lines[before[owner] :])  # noqa: E731
-            wait("the former owner to stand by", stood_by, self.output)
         self.coordinators.wait_for_all()
 
     @contextlib.contextmanager
