@@ -23,7 +23,7 @@ from connectgroup.cli.command import main
 from connectgroup.client.admin import Admin
 from connectgroup.loggers import LogLines, Repeats
 
-from ..integration.processes import PATIENCE_S, Program, call_command, family, wait
+from ..integration.processes import PATIENCE_S, Program, call_command, programs, wait
 from .connector_files import connector_file, idle_connector_file
 
 GROUP = "sleepers"
@@ -182,12 +182,12 @@ def test_up_runs_a_group_and_restarts_a_worker_that_died(idle: Path, tmp_path: P
             return both and shown.count(": RUNNING on worker-") == 3 and "Stable" in shown
 
         wait("all tasks on two workers", all_run, up.output)
-        (killed,) = [pid for pid, command in family(up.pid).items() if "--name worker-1" in command]
+        (killed,) = [pid for pid, command in programs(up.pid).items() if "--name worker-1" in command]
         os.kill(killed, signal.SIGKILL)
         up.line_with("rebalance | epoch 5 | worker-1 died (SIGKILL)")
 
         def is_back() -> bool:
-            return any("--name worker-1" in command for command in family(up.pid).values())
+            return any("--name worker-1" in command for command in programs(up.pid).values())
 
         wait("worker-1 again", lambda: is_back() and all_run() and "worker worker-1" in describe(), up.output)
         asyncio.run(set_logger_level(at, "connectgroup.worker", "DEBUG"))

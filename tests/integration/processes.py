@@ -320,16 +320,31 @@ def with_mark(mark: str) -> dict[int, str]:
 
 def family(pid: int) -> dict[int, str]:
     """Process ids and command lines of all descendants of a process."""
+    return {child: command for child, (_, command) in _descendants(pid).items()}
+
+
+def programs(pid: int) -> dict[int, str]:
+    """The same without processes that run their parent's program: one that is being started does so for a moment."""
+    found = _descendants(pid)
+    return {
+        child: command
+        for child, (parent, command) in found.items()
+        if parent not in found or found[parent][1] != command
+    }
+
+
+def _descendants(pid: int) -> dict[int, tuple[int, str]]:
+    """By process id: the parent and the command line."""
     parents = {}
     for directory in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             parents[int(directory.name)] = int((directory / "stat").read_text().rsplit(")", 1)[1].split()[1])
-    found: dict[int, str] = {}
+    found: dict[int, tuple[int, str]] = {}
     below = {pid}
     while below := {child for child, parent in parents.items() if parent in below}:
         for child in below:
             with contextlib.suppress(OSError):
-                found[child] = _command_line(Path("/proc", str(child)))
+                found[child] = parents[child], _command_line(Path("/proc", str(child)))
     return found
 
 

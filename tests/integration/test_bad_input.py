@@ -25,7 +25,7 @@ from tests.volume import ci_only
 from .cluster import GROUP, LocalGroup
 from .conftest import Background
 from .flow import Pipe
-from .processes import call_command, family
+from .processes import call_command, programs
 from .scene import SINKS, Scenario
 
 pytestmark = pytest.mark.processes
@@ -282,7 +282,7 @@ def test_worker_whose_java_is_killed_starts_a_new_one(
     victim = next(worker for worker in cluster.alive() if cluster.tasks_of(worker, pipe.name))
     epochs = cluster.tasks_of(victim, pipe.name)
     # One, or two while another Java starts; a command line in between belongs to a process that is about to be Java.
-    javas = [pid for pid, command in family(cluster.pid(victim)).items() if "deploy.SparkSubmit" in command]
+    javas = [pid for pid, command in programs(cluster.pid(victim)).items() if "deploy.SparkSubmit" in command]
     assert javas
     for java in javas:
         with contextlib.suppress(ProcessLookupError):

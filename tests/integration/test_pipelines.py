@@ -39,7 +39,7 @@ from . import pipelines as kinds
 from .cluster import PLUGINS, plugin_path, thread_states
 from .commands import CONNECTOR, CommandGroup
 from .flow import compare
-from .processes import MARK, START_PATIENCE_S, Program, family, marked, wait
+from .processes import MARK, START_PATIENCE_S, Program, family, marked, programs, wait
 
 pytestmark = [
     pytest.mark.processes,
@@ -292,7 +292,7 @@ def inject(fault: str, group: Group, flow: kinds.Flow, victim: str) -> None:
 
 def java_of(worker: Program) -> list[int]:
     """The Java processes of a worker; none if its tasks need no Spark."""
-    return [pid for pid, command in family(worker.pid).items() if re.match(r"\S*java ", command)]
+    return [pid for pid, command in programs(worker.pid).items() if re.match(r"\S*java ", command)]
 
 
 def full_disk(group: Group, worker: Program) -> None:

@@ -16,7 +16,7 @@ from connectgroup.spark.java import ensure_java
 from connectgroup.spark.session import DRIVER_HOST, MASTER, SECRET, settings
 from connectgroup.worker.scratch import Scratch
 from tests.conftest import QUICK_JAVA
-from tests.integration.processes import Program, family, marked, wait
+from tests.integration.processes import Program, marked, programs, wait
 from tests.volume import ci_only
 
 from .test_shared_spark import Flow
@@ -103,7 +103,7 @@ def test_rows_arrive_once_from_a_standalone_cluster_when_the_worker_is_killed(tm
         flow.up(workers=1, **{MASTER: master, SECRET: SECRET_TEXT}) as up,
     ):
         wait("the first rows", lambda: len(flow.rows()) > 0, up.output, PATIENCE_S)
-        [worker] = [pid for pid, line in family(up.pid).items() if "worker --supervised" in line]
+        [worker] = [pid for pid, line in programs(up.pid).items() if "worker --supervised" in line]
         os.kill(worker, signal.SIGKILL)
         wait("all rows", lambda: len(flow.rows()) >= ROWS, up.output, PATIENCE_S)
         assert flow.rows() == [*range(ROWS)]

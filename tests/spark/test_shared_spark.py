@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.processes import Program, call_command, family, marked, wait
+from tests.integration.processes import Program, call_command, marked, programs, wait
 from tests.volume import ci_only
 
 from .test_worker_process import java_that_waits
@@ -30,14 +30,14 @@ def java_of(up: Program) -> list[int]:
     moments = ("-XshowSettings", "org.apache.spark.launcher.Main")
     return [
         pid
-        for pid, command in family(up.pid).items()
+        for pid, command in programs(up.pid).items()
         if "/bin/java " in command and not any(each in command for each in moments)
     ]
 
 
 def workers_of(up: Program) -> list[int]:
     """The process ids of its workers."""
-    return [pid for pid, command in family(up.pid).items() if " worker --supervised " in command]
+    return [pid for pid, command in programs(up.pid).items() if " worker --supervised " in command]
 
 
 class Flow:

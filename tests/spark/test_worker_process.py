@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from connectgroup.spark.java import find_java
-from tests.integration.processes import Program, call_command, family, wait as wait_for
+from tests.integration.processes import Program, call_command, family, programs, wait as wait_for
 from tests.volume import volume
 
 from .conftest import Bench, wait
@@ -254,7 +254,7 @@ def test_up_that_is_stopped_while_spark_starts_ends_and_leaves_no_process(tmp_pa
     with Program(*up) as program:
         java = wait_for(
             "the start of Java",
-            lambda: [pid for pid, line in family(program.pid).items() if "deploy.SparkSubmit" in line],
+            lambda: [pid for pid, line in programs(program.pid).items() if "deploy.SparkSubmit" in line],
             program.output,
         )
         program.signal(signal.SIGTERM)

@@ -13,7 +13,7 @@ STORAGE: tuple[Fault, ...] = (
     *at("connectgroup.log.sqlite.log:SqliteLog.append", SQLITE,
         C("an append returns before it is written (D1)",
           "await A", "await asyncio.sleep(0)")),
-    *at("connectgroup.log.sqlite.log:SqliteLog._write", SQLITE,
+    *at("connectgroup.log.rows:BatchQueue._write", SQLITE,
         C("a failed append counts as durable (D3)",
           "A.set_exception(...)", "A.set_result(None)")),
     *at("connectgroup.log.sqlite.store:Store._transaction", SQLITE,
