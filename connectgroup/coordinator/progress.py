@@ -226,8 +226,6 @@ class ReportedProgress:
                     continue
                 account = known.accounts.setdefault(unit, Account())
                 account.begin(owner)
-            if each.topics:
-                _add_topics(known, each)
             rows, letters, lag = account.report(each.progress)
             name = group.group_id, each.connector
             self._histories.add(name, now_ms, rows=rows, errors=letters, lag=lag)
@@ -235,10 +233,18 @@ class ReportedProgress:
                 self._histories.note(name, _dead_letter(each, request.member_id, letters, now_ms))
 
     def record_accepted(self, group: Any, request: HeartbeatRequest) -> None:
-        """Keep what a heartbeat that the group has accepted says of the worker and of the state of its units."""
+        """Keep what a heartbeat that the group has accepted says of the worker and of the state of its units.
+
+        Topics are among it, and not in ``record``: a worker sends them again until it has an answer, and they may be
+        reset in between.
+        """
         if not isinstance(group, ConnectGroupState):
             return
         known, now_ms = self._of(group), self._clock_ms()
+        for each in request.progress:
+            account = known.accounts.get(Unit(each.connector, each.task))
+            if each.topics and account is not None and account.owner == (request.member_id, each.owner_epoch):
+                _add_topics(known, each)
         if request.started_ms:
             if len(known.workers) > 2 * len(group.members):
                 known.workers = {name: each for name, each in known.workers.items() if name in group.members}
