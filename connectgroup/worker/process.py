@@ -189,11 +189,6 @@ async def run_worker(
         scratch.remove()
 
 
-def _times_of_supervised() -> WorkerSettings:
-    # A supervisor reports the death of its workers itself: their tasks move without a delay then.
-    return WorkerSettings(process_id=_process_id(), os_process=this_process(supervised=True))
-
-
 def _process_id() -> int | None:
     """The process id that the supervisor has set; its child processes do not inherit it."""
     text = os.environ.pop(PROCESS_ID_VARIABLE, "")

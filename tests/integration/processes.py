@@ -298,8 +298,10 @@ def marked() -> Iterator[str]:
         else:
             os.environ[MARK] = before
         try:
-            # Java ends when it reads the end of a pipe, a moment after the worker ended.
-            wait("the end of every process", lambda: not with_mark(mark), lambda: str(with_mark(mark)), 30)
+            # Java ends when it reads the end of a pipe: a moment after the worker, or when it has started.
+            wait(
+                "the end of every process", lambda: not with_mark(mark), lambda: str(with_mark(mark)), START_PATIENCE_S
+            )
         finally:
             for pid in with_mark(mark):
                 with contextlib.suppress(ProcessLookupError):
