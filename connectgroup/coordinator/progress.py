@@ -84,7 +84,7 @@ class Account:
         more = lag - self.lag
         self.numbers, self.lag = numbers, lag
         if self.is_restored:
-            # Nobody knows when they came.
+            # It is not known when they came.
             self.is_restored = False
             return 0, 0, more
         return numbers.records_written - before.records_written, numbers.dead_letters - before.dead_letters, more

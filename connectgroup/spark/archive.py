@@ -7,24 +7,32 @@ ignores one that does not. Source: JEP 350 (dynamic archives), JEP 310.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import fcntl
 import hashlib
 import importlib.util
 import os
 import subprocess
+import sys
 import tempfile
-from collections.abc import Iterator
+from asyncio.subprocess import DEVNULL
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 from ..errors import ConfigError
 from ..private import check_private, make_private
-from .java import CACHE, cache_directory
+from ..threads import off_loop
+from .java import CACHE, cache_directory, find_java
 
 SPARK_OPTIONS: Final = "SPARK_SUBMIT_OPTS"
 """Environment variable with further options of the Java that Spark starts."""
 
 
+ARCHIVE_AFTER_S: Final = 600.0
+"""How long Spark runs before its classes are archived, if they are not yet: not while it is busy with its start."""
 QUIET: Final = ("-Xlog:cds=off", "-Xlog:cds*=off")
 """No messages about archives: a session starts all the same."""
 
@@ -113,3 +121,50 @@ def _base(java: Path) -> Path | None:
 def _write_base(java: Path, base: Path) -> None:
     command = [str(java), "-Xshare:dump", f"-XX:SharedArchiveFile={base}", "-XX:+UseSerialGC"]
     subprocess.run(command, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+async def archive_classes(
+    after_s: float = ARCHIVE_AFTER_S, command: Sequence[str] = (sys.executable, "-P", "-m", "connectgroup", "prepare")
+) -> None:
+    """Archive the classes that Spark loads, for later starts, in a process of the lowest priority; once for all workers
+    of this user.
+
+    Args:
+        after_s: how long to wait before.
+        command: what makes the archive.
+    """
+    await asyncio.sleep(after_s)
+    with contextlib.ExitStack() as closing, contextlib.suppress(ConfigError, OSError):
+        java = await off_loop("find Java", find_java)
+        closing.callback(os.close, await off_loop("lock the archive", _lock_of_archive))
+        if archive_options(java):
+            return
+        process = await asyncio.create_subprocess_exec(
+            *("nice", "-n", "19", *command),
+            stdin=DEVNULL,
+            stdout=DEVNULL,
+            stderr=DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            await process.wait()
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+
+
+def _lock_of_archive() -> int:
+    """Lock the file that one process of this user has while it makes the archive; return its descriptor.
+
+    Raises:
+        ConfigError: the cache cannot be written.
+        OSError: another process has it.
+    """
+    make_private(cache_directory(), CACHE)
+    descriptor = os.open(cache_directory() / "archive.lock", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor

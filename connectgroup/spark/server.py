@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import json
 import logging
 import os
@@ -20,24 +19,21 @@ import re
 import shutil
 import signal
 import struct
-import sys
 import uuid
-from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
+from asyncio.subprocess import PIPE, STDOUT, Process
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 
 from ..errors import ConfigError, ConnectGroupError
 from ..private import make_private
 from ..threads import off_loop
-from .archive import archive_options
+from .archive import archive_classes, archive_options
 from .errors import SparkError, root_cause
-from .java import CACHE, cache_directory, find_java
+from .java import find_java
 from .session import GATEWAY, MASTER, MEMORY, check_spark, environment, is_not_from_py4j, settings
 
-ARCHIVE_AFTER_S: Final = 600.0
-"""How long Spark runs before its classes are archived, if they are not yet: not while it is busy with its start."""
 ANSWER_TIMEOUT_S: Final = 30.0
 """How long Java may take to close a gateway. One that takes longer does not respond, and is killed."""
 STOP_TIMEOUT_S: Final = 10.0
@@ -226,53 +222,6 @@ def _cause(lines: Iterable[str]) -> str:
     first = next((at for at, text in enumerate(said) if re.search(r"error|exception|denied", text, re.IGNORECASE)), -1)
     shown = said[-SHOWN_LINES:] if first < 0 else said[first : first + SHOWN_LINES]
     return " | ".join(shown) or "without a message"
-
-
-async def archive_classes(
-    after_s: float = ARCHIVE_AFTER_S, command: Sequence[str] = (sys.executable, "-P", "-m", "connectgroup", "prepare")
-) -> None:
-    """Archive the classes that Spark loads, for later starts, in a process of the lowest priority; once for all workers
-    of this user.
-
-    Args:
-        after_s: how long to wait before.
-        command: what makes the archive.
-    """
-    await asyncio.sleep(after_s)
-    with contextlib.ExitStack() as closing, contextlib.suppress(ConfigError, OSError):
-        java = await off_loop("find Java", find_java)
-        closing.callback(os.close, await off_loop("lock the archive", _lock_of_archive))
-        if archive_options(java):
-            return
-        process = await asyncio.create_subprocess_exec(
-            *("nice", "-n", "19", *command),
-            stdin=DEVNULL,
-            stdout=DEVNULL,
-            stderr=DEVNULL,
-            start_new_session=True,
-        )
-        try:
-            await process.wait()
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-
-
-def _lock_of_archive() -> int:
-    """Lock the file that one process of this user has while it makes the archive; return its descriptor.
-
-    Raises:
-        ConfigError: the cache cannot be written.
-        OSError: another process has it.
-    """
-    make_private(cache_directory(), CACHE)
-    descriptor = os.open(cache_directory() / "archive.lock", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        raise
-    return descriptor
 
 
 class _Java:

@@ -36,8 +36,8 @@ from ..plugins import load_assignor, load_connector_class, load_listener
 from ..protocol.messages.common import config_of
 from ..protocol.messages.describe import DescribeRequest, DescribeResponse
 from ..protocol.units import Unit
+from ..spark.archive import archive_classes
 from ..spark.remote import remote_address
-from ..spark.server import archive_classes
 from ..spark.session import JAVA, SHARED, runs_here, session_is_alive
 from ..threads import off_loop
 from ..transport.following import FollowingClient

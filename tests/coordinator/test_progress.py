@@ -180,7 +180,7 @@ async def test_totals_count_across_coordinators(stops: bool) -> None:
             await life.aclose()
         second = await coordinators.enter_async_context(serving(MemoryLog(storage)))
         if stops:
-            assert (await task_unit(second)).numbers == before, "nobody needs to report it again"
+            assert (await task_unit(second)).numbers == before, "it need not be reported again"
         for rows, total in (30, 130), (45, 145):
             await ask(second, beat("b", epoch, progress=(written(owner_epoch, rows, letters=1),)))
             after = (await task_unit(second)).numbers

@@ -35,7 +35,7 @@ OWN: Final = 2
 
 NAMES: Final = ("a", "b", "c")
 DEAD: Final = len(NAMES)
-NOBODY: Final = DEAD + 1
+NO_HOLDER: Final = DEAD + 1
 
 BUGS: Final = {
     "append does not check the epoch": "D4",
@@ -127,7 +127,7 @@ class State(NamedTuple):
     """The coordinators, the database, the requests under way, and what clients know.
 
     Attributes:
-        holder: of the row: a process, ``DEAD`` or ``NOBODY``.
+        holder: of the row: a process, ``DEAD`` or ``NO_HOLDER``.
         batches: what clients know of each batch.
         late: requests whose callers have given up.
         log: the batches in the log, as a bit mask.
@@ -198,7 +198,7 @@ def explore(bug: str = "", *, batches: int = 1, late: int = 1, coordinators: int
         late: how many requests without a caller are under way at most; further ones are lost.
     """
     rules = Rules(bug, late)
-    first = State(NOBODY, (Node(),) * coordinators, (UNUSED,) * batches)
+    first = State(NO_HOLDER, (Node(),) * coordinators, (UNUSED,) * batches)
     numbers, states = {first: 0}, [first]
     shared: dict[Node, Node] = {}  # equal nodes are stored once
     origins: list[tuple[int, str]] = [(0, "")]
@@ -352,7 +352,7 @@ class Rules:
         if node.lease is not None:
             return
         if node.seen < 2:
-            waited = LEASE if state.holder in (NOBODY, number) else 0
+            waited = LEASE if state.holder in (NO_HOLDER, number) else 0
             yield f"{NAMES[number]} looks at the owner", state.put(number, node._replace(seen=2, waited=waited)), ""
         # A take of a row that has changed since would be refused. It is left out.
         if node.seen < self.same:
@@ -464,7 +464,7 @@ class Rules:
                 state = self._changed(state, epoch=True)
                 call = call._replace(current=True)
             elif answer:
-                state = self._changed(state, holder=True)._replace(holder=NOBODY)
+                state = self._changed(state, holder=True)._replace(holder=NO_HOLDER)
         if not answer:
             call = Call(call.kind, call.by, batch=call.batch)
         return state, call._replace(answer=answer, seen=0, last=0), violation

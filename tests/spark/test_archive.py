@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from connectgroup.spark.archive import archive_options
+from connectgroup.spark.archive import archive_classes, archive_options
 from connectgroup.spark.java import find_java
-from connectgroup.spark.server import archive_classes
 from tests.integration.processes import START_PATIENCE_S, run_command
 from tests.volume import SIZE, ci_only
 

@@ -134,9 +134,9 @@ class ManifestSink(PartSink):
         _make_directory(directory)
         self._store = OffsetStore(directory / MANIFEST, busy_timeout_s=busy_timeout_s, is_real=True)
         try:
-            if not self._store.execute("SELECT 1 FROM sqlite_schema WHERE name = 'connectgroup_manifest'"):
+            if not _has_table(self._store, "connectgroup_manifest"):
                 self._store.execute(_MANIFEST_TABLE)
-            if not self._store.execute("SELECT 1 FROM sqlite_schema WHERE name = 'connectgroup_replaced'"):
+            if not _has_table(self._store, "connectgroup_replaced"):
                 self._store.execute(REPLACED_TABLE)
         except BaseException:
             self._store.close()
@@ -344,13 +344,17 @@ def read_committed(directory: str | Path) -> list[Path]:
         raise SinkError(f"{manifest}: does not exist; allowed: the directory of a sink of files")
     store = OffsetStore(manifest)
     try:
-        if not store.execute("SELECT 1 FROM sqlite_schema WHERE name = 'connectgroup_manifest'"):
+        if not _has_table(store, "connectgroup_manifest"):
             return []  # A sink is creating it.
         return [
             directory / str(row[0]) for row in store.execute("SELECT file FROM connectgroup_manifest ORDER BY rowid")
         ]
     finally:
         store.close()
+
+
+def _has_table(store: OffsetStore, name: str) -> bool:
+    return bool(store.execute("SELECT 1 FROM sqlite_schema WHERE name = ?", name))
 
 
 def _prefix(connector: str) -> str:
