@@ -163,6 +163,8 @@ def _start(binaries: Path, scratch: Path, user: str | None, ports: int | list[in
             "fsync=off",
             "-c",
             "wal_level=logical",
+            "-c",
+            "max_prepared_transactions=10",
         )
         return Program(*options, command=[binaries / "postgres"], user=user, cwd=Path("/"), tied=True)
 

@@ -140,6 +140,22 @@ def test_datagen_keeps_to_its_rate() -> None:
     assert sum(end.values()) <= (time.monotonic() - began + 1) * 1000
 
 
+@pytest.mark.parametrize("tasks", [1, 3])
+def test_datagen_plans_no_id_before_a_smaller_one_of_its_task(tasks: int) -> None:
+    """A table that it fills is read in the order of the keys: a smaller key that came later would not be read."""
+    settings = DatagenSettings.model_validate({"rows.per.second": 1e6, "max.rows.per.batch": 50, "slices": 7})
+    for task in range(tasks):
+        end: dict[str, int] = {}
+        for restart in range(3):
+            source = DatagenSource.create(settings, task=task, tasks=tasks)
+            read = set[int]()
+            while len(read) < 500 * (restart + 1):
+                end = source.plan(end)
+                read = {n * 7 + int(name.removeprefix("slice-")) for name, count in end.items() for n in range(count)}
+                owned = {number for number in range(max(read, default=-1) + 1) if number % 7 % tasks == task}
+                assert read == owned
+
+
 def test_postgres_source_waits_for_writers_that_may_commit_smaller_keys(database: str) -> None:
     import psycopg
 

@@ -59,7 +59,7 @@ class DatagenSource(SlicedSource):
     def __init__(self, settings: DatagenSettings, *, task: int, tasks: int) -> None:
         self.settings, self.task, self.tasks = settings, task, tasks
         self.columns = _columns(settings)
-        self._started: tuple[float, Mapping[str, int]] | None = None
+        self._started: tuple[float, int] | None = None
 
     @classmethod
     def known_columns(cls, settings: DatagenSettings, *, reads: bool = False) -> frozenset[str]:
@@ -78,22 +78,28 @@ class DatagenSource(SlicedSource):
         return match is not None and int(match[1]) % self.tasks == self.task
 
     def plan(self, start: Mapping[str, int]) -> dict[str, int]:
-        if self._started is None:
-            self._started = time.monotonic(), dict(start)
-        began, first = self._started
-        mine = range(self.task, self.settings.slices, self.tasks)
+        slices = self.settings.slices
+        mine = range(self.task, slices, self.tasks)
         end = dict(start)
+        if not mine:
+            return end
+        # All ids of this task that are smaller than this one have been read.
+        first = min(start.get(f"slice-{number}", 0) * slices + number for number in mine)
+        if self._started is None:
+            self._started = time.monotonic(), first
+        began_s, began_id = self._started
+        # One bound for all slices: a batch without a smaller id than one of an earlier batch fills a table in the order
+        # that its readers need.
+        bounds = [first + max(1, self.settings.max_rows_per_batch // len(mine)) * slices]
+        if self.settings.rows is not None:
+            bounds.append(self.settings.rows)
+        if self.settings.rows_per_second is not None:
+            bounds.append(began_id + int((time.monotonic() - began_s) * self.settings.rows_per_second))
         for number in mine:
             name = f"slice-{number}"
-            position = start.get(name, 0)
-            bounds = [position + max(1, self.settings.max_rows_per_batch // len(mine))]
-            if self.settings.rows is not None:
-                bounds.append((self.settings.rows - number + self.settings.slices - 1) // self.settings.slices)
-            if self.settings.rows_per_second is not None:
-                due = (time.monotonic() - began) * self.settings.rows_per_second / self.settings.slices
-                bounds.append(first.get(name, 0) + int(due))
-            if min(bounds) > position:
-                end[name] = min(bounds)
+            position = (min(bounds) - number + slices - 1) // slices
+            if position > start.get(name, 0):
+                end[name] = position
         return end
 
     def read(self, wanted: Range) -> Iterator[pa.RecordBatch]:
