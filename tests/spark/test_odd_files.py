@@ -313,3 +313,43 @@ def test_rows_of_the_members_before_a_damaged_one_are_read(tmp_path: Path, at: i
     assert rows == [["1", "x"], ["2", "y"]]
     assert error["place"] == f"{path}, bytes {len(first)} to {len(first) + len(second)}"
     assert error["record"] == "3,"
+
+
+def packed(codec: str, data: bytes) -> bytes:
+    return gzip.compress(data, mtime=0) if codec == "gz" else pa.compress(data, "zstd", asbytes=True)
+
+
+@pytest.mark.parametrize("codec", ["gz", "zst"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "iso-8859-1"])
+@pytest.mark.parametrize("quotes", [True, False])
+def test_compressed_csv_that_grows_keeps_the_columns_of_its_header(
+    tmp_path: Path, codec: str, encoding: str, quotes: bool
+) -> None:
+    path, wide = tmp_path / f"a.csv.{codec}", encoding.replace("16", "16-le")
+    header, name = ('"b","a z",c\n', "`a z`") if quotes else ("b,a,c\n", "a")
+    path.write_bytes(packed(codec, (header + "1,\u00e4,2\n").encode(encoding)))
+    settings = {"encoding": encoding, "schema": f"{name} STRING, b INT", "schema_drift": "ignore", "multiline": quotes}
+    reader = Reader(tmp_path, tolerant=True, **settings)
+    assert reader.read() == ([["\u00e4", 1]], [])
+    size = path.stat().st_size
+    with path.open("ab") as file:
+        file.write(packed(codec, "3,\u00f6,4\n5,x\n".encode(wide)))
+    rows, (error,) = reader.read()
+    assert rows == [["\u00f6", 3]]
+    at = len("3,\u00f6,4\n".encode(wide))
+    assert error["place"] == f"{path}, from byte {size} on, line 2 (byte {at})"
+
+
+@pytest.mark.parametrize("codec", ["gz", "zst"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+def test_line_that_goes_on_in_a_compressed_file_after_it_was_read_is_an_error(
+    tmp_path: Path, codec: str, encoding: str
+) -> None:
+    path = tmp_path / f"a.{codec}"
+    path.write_bytes(packed(codec, "one\ntw".encode(encoding)))
+    reader = Reader(tmp_path, format="text", encoding=encoding)
+    assert reader.read() == ([["one"], ["tw"]], [])
+    with path.open("ab") as file:
+        file.write(packed(codec, "o\n".encode(encoding.replace("16", "16-le"))))
+    with pytest.raises(SourceError, match=rf"a\.{codec}: byte \d+ is not the start of a line: .* grow by whole lines"):
+        reader.read()

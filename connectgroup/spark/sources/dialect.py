@@ -122,6 +122,17 @@ def wide_line_end(data: bytes, encoding: str) -> int:
     return at + len(line_feed) if at >= 0 and at % len(line_feed) == 0 else 0
 
 
+def ends_line(data: bytes, wide: str) -> bool:
+    """Whether text ends with a line feed.
+
+    Args:
+        data: its last four bytes, or more.
+        wide: the encoding, if it is a wide one, with any byte order.
+    """
+    orders = (f"{wide.removesuffix('-le').removesuffix('-be')}-{order}" for order in ("le", "be"))
+    return data.endswith(tuple("\n".encode(order) for order in orders) if wide else b"\n")
+
+
 def last_record_end(data: bytes, quote: bytes | None) -> int:
     """Return the offset after the last line feed that ends a record; 0 without one.
 

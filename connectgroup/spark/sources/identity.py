@@ -44,6 +44,7 @@ class Identity:
         tail: digest of the last ``TAIL_BYTES`` of them.
         packed_from: the slice of the file that this compressed file was made of; empty: not known.
         skip: the decompressed bytes that were read of that file, before it was compressed.
+        is_cut: whether it is compressed, and its last line was read without a line feed.
     """
 
     file: str
@@ -54,9 +55,12 @@ class Identity:
     tail: str
     packed_from: str = ""
     skip: int = 0
+    is_cut: bool = False
 
     @classmethod
-    def of(cls, descriptor: int, file: str, read: int, *, packed_from: str = "", skip: int = 0) -> Identity:
+    def of(
+        cls, descriptor: int, file: str, read: int, *, packed_from: str = "", skip: int = 0, is_cut: bool = False
+    ) -> Identity:
         """Return the identity of an open file of which ``read`` bytes have been read."""
         found = os.fstat(descriptor)
         return cls(
@@ -68,6 +72,7 @@ class Identity:
             tail=_tail(descriptor, read),
             packed_from=packed_from,
             skip=skip,
+            is_cut=is_cut,
         )
 
     @classmethod
@@ -81,7 +86,7 @@ class Identity:
     def metadata(self, **more: str) -> str:
         """Return the identity as metadata of a position."""
         # Without a copy of each value: a directory may have 20,000 files.
-        plain: dict[str, str | int] = {
+        plain: dict[str, str | int | bool] = {
             "file": self.file,
             "inode": self.inode,
             "mtime_ns": self.mtime_ns,
@@ -93,6 +98,8 @@ class Identity:
             plain |= {"packed_from": self.packed_from}
         if self.skip:
             plain |= {"skip": self.skip}
+        if self.is_cut:
+            plain |= {"is_cut": True}
         return json.dumps({"identity": plain, **more}, separators=(",", ":"))
 
     def has_content_of(self, descriptor: int) -> bool:

@@ -162,11 +162,16 @@ class _Part:
         return place
 
     def compressed(self, codec: str, tolerant: bool) -> Iterator[pa.RecordBatch]:
-        place, rest, is_first = LinePlace(path=self.path, encoding=self.wide), b"", self.wanted.start == 0
+        start, rest, is_first = int(self.wanted.start), b"", self.wanted.start == 0
+        # Lines count from where a file ended when it was read before.
+        named = self.path if is_first else Path(f"{self.path}, from byte {start} on")
+        place = LinePlace(path=named, encoding=self.wide)
         identity = Identity.from_metadata(metadata_of(self.wanted.end))
         skip = 0 if identity is None else identity.skip
         separator = self.parser.dialect.separator
         try:
+            if not is_first and self.parser.dialect.form == "csv":
+                self._prepare(self._packed_head(codec))
             for block in self._blocks(codec):
                 data = rest + block
                 if is_first and not header_end(data, self.parser.dialect) and block:
@@ -197,6 +202,17 @@ class _Part:
                 raise SourceError(f"{self.path}: {reason}") from error
             # The line that the next member may have continued.
             yield self._dead_letter(reason, at, rest)
+
+    def _packed_head(self, codec: str) -> bytes:
+        """Return the beginning of the decompressed text, with its header if that is complete."""
+        size = _HEADER_BYTES
+        while True:
+            self.file.seek(0)
+            data = decompressed_head(self.file, codec, size)
+            text = in_utf8(data, self.wide) if self.wide else data
+            if header_end(text, self.parser.dialect) or len(data) < size:
+                return text
+            size *= 2
 
     def _first_bytes(self, data: bytes, count: int) -> bytes:
         """Return the beginning of some text in UTF-8 that has so many bytes in the file's encoding."""

@@ -20,7 +20,7 @@ from ...dataplane.errors import SourceError
 from ...dataplane.ownership import Position
 from ...dataplane.real_paths import open_below
 from .catalog import Catalog, is_slice_of
-from .dialect import in_utf8, last_record_end, wide_line_end, with_byte_order
+from .dialect import ends_line, in_utf8, last_record_end, wide_line_end, with_byte_order
 from .identity import Identity, IdentityMode
 from .listing import last_line_end, list_inodes, unreadable
 from .packed import DamagedFile, Unpacked, codec_of
@@ -102,6 +102,7 @@ class Planner:
     _last_served: str = ""
     _catalog: Catalog | None = None
     _incomplete: dict[str, Version] = field(default_factory=dict)
+    _cut: dict[str, Version] = field(default_factory=dict)
     _has_unpacked: bool = False
 
     def advance(self, start: Mapping[str, int]) -> dict[str, int]:
@@ -227,6 +228,13 @@ class Planner:
             position = start.get(slice_, 0)
             if found.st_size == position or (position == 0 and catalog.belongs_to_another(name)):
                 return None
+            known = catalog.identity(slice_)
+            if position and known is not None and known.is_cut:
+                raise SourceError(
+                    f"{self.root / name}: byte {position} is not the start of a line: the line before was read without"
+                    " its line feed, as the file was complete; allowed: compressed files that grow by whole lines, or a"
+                    " new file"
+                )
             with open_below(self.root, name) as file:
                 if not os.path.samestat(os.fstat(file.fileno()), found):
                     return None  # Replaced since it was looked at: the next batch looks again.
@@ -243,7 +251,8 @@ class Planner:
                 codec = codec_of(name)
                 packed = catalog.packed(name, codec) if codec and position == 0 else None
                 from_, skip = packed or ("", 0)
-                identity = Identity.of(file.fileno(), name, end, packed_from=from_, skip=skip)
+                is_cut = self._cut.get(name) == (found.st_ino, found.st_size, found.st_mtime_ns)
+                identity = Identity.of(file.fileno(), name, end, packed_from=from_, skip=skip, is_cut=is_cut)
         except FileNotFoundError as error:
             if (self.root / name).is_symlink():
                 raise unreadable(self.root / name, error) from error
@@ -335,9 +344,11 @@ class Planner:
         try:
             with open_below(self.root, name) as file:
                 file.seek(position)
-                stream = Unpacked(file, codec)
-                while stream.read(_CHUNK_BYTES):
-                    pass
+                stream, last = Unpacked(file, codec), b""
+                while block := stream.read(_CHUNK_BYTES):
+                    last = (last + block)[-4:]
+                if last and not ends_line(last, self.rules.wide):
+                    self._cut[name] = version
         except DamagedFile as error:
             if error.is_truncated:
                 self._incomplete[name] = version
