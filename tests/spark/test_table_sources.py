@@ -351,6 +351,24 @@ def test_view_whose_tables_are_reorganized_or_lose_rows_is_read_on(database: str
         reader = Reader(table(database, "v"), reader.at)
 
 
+@pytest.mark.parametrize("restarts", [True, False])
+def test_partition_with_smaller_keys_that_is_attached_is_an_error(database: str, restarts: bool) -> None:
+    run(
+        database,
+        "CREATE TABLE t (id BIGINT, v TEXT) PARTITION BY RANGE (id)",
+        "CREATE TABLE c PARTITION OF t FOR VALUES FROM (100) TO (200)",
+        "CREATE TABLE old AS SELECT n::bigint AS id, 'x' AS v FROM generate_series(1, 9) AS n",
+        "INSERT INTO t SELECT n, 'x' FROM generate_series(100, 150) AS n",
+    )
+    reader = Reader(table(database))
+    assert len(reader.keys()) == 51
+    run(database, "ALTER TABLE t ATTACH PARTITION old FOR VALUES FROM (0) TO (100)")
+    if restarts:
+        reader = Reader(table(database), reader.at)
+    with pytest.raises(SourceError, match=r"has a new row with the key 1, rows below the key 151 were read"):
+        reader.read()
+
+
 def test_table_that_is_only_reorganized_or_loses_rows_is_read_on(database: str) -> None:
     fill = "INSERT INTO t (v) SELECT 'x' FROM generate_series(1, 10)"
     run(database, "CREATE TABLE t (id BIGSERIAL PRIMARY KEY, v TEXT)", fill)

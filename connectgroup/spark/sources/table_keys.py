@@ -170,17 +170,17 @@ class Keys:
         highest, what = seen.highest, ""
         is_below = highest is not None and highest < position - 1
         lowest_before = mark.lowest if before is None else before.lowest
+        has_moved = seen.storage not in (mark.storage, self._same_storage)
         if seen.table and mark.table and seen.table != mark.table:
             what = "was dropped and created again"
         elif seen.next_key is not None and mark.next_key is not None and seen.next_key < mark.next_key:
             what = f"gives the key {seen.next_key} next: its keys begin again"
-        elif seen.storage not in (mark.storage, self._same_storage):
-            if (is_below and seen.next_key is None) or self._is_another_row(position - 1, mark):
-                what = "was emptied and filled again"
-            elif highest is not None:
-                self._same_storage = seen.storage
+        elif has_moved and ((is_below and seen.next_key is None) or self._is_another_row(position - 1, mark)):
+            what = "was emptied and filled again"
         elif (key := self._new_key(seen, before, lowest_before, start)) is not None:
             what = f"has a new row with the key {key}"
+        elif has_moved:
+            self._same_storage = seen.storage if highest is not None else self._same_storage
         elif self._is_filled_again(position - 1, mark):
             what = "was emptied and filled again"
         if what:
