@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import itertools
 import json
 import re
@@ -126,6 +127,27 @@ def test_records_have_their_metadata_and_a_value_as_text(kafka: str, spark: None
     values, positions = read(source, {}, "value")
     assert [str(value) for value in values] == ["v"]
     assert positions == {f"{name}-0": 1}
+
+
+def test_what_a_record_does_not_have_is_null_and_what_is_empty_stays_empty(kafka: str, spark: None) -> None:
+    from confluent_kafka import Producer
+
+    name = f"t{uuid.uuid4().hex}"
+    make_topic(kafka, name, 1)
+    producer = Producer({"bootstrap.servers": kafka})
+    producer.produce(name, b"", b"", timestamp=-1, headers=[("h", None), ("h", b""), ("", b"x")])
+    producer.produce(name, None, None, timestamp=1)
+    assert producer.flush(30) == 0
+    settings = {"bootstrap.servers": kafka, "topics": name, "metadata": "key,timestamp,headers"}
+    source = KafkaSource.create(KafkaSourceSettings.model_validate(settings), task=0, tasks=1)
+    found = {each: read(source, {}, each)[0] for each in ("value", "key", "timestamp", "headers")}
+    pairs = [("h", None), ("h", ""), ("", "x")]
+    assert found == {
+        "value": ["", None],
+        "key": ["", None],
+        "timestamp": [None, datetime.datetime(1970, 1, 1, 0, 0, 0, 1000, datetime.UTC)],
+        "headers": [[{"key": key, "value": value} for key, value in pairs], None],
+    }
 
 
 def test_records_lag_grows_while_the_sink_is_blocked_and_goes_to_0(

@@ -101,6 +101,9 @@ def rows_of(
             kind = HEADERS_TYPE.format(settings.header_type)
             is_text = settings.header_type == "STRING"
             chosen["headers"] = text("headers", _are_utf8, kind) if is_text else F.col("headers").cast(kind)
+        elif column.name == "timestamp":
+            # -1 ms: the record has none, as for Kafka Connect.
+            chosen["timestamp"] = F.when(F.unix_millis(F.col("timestamp")) != -1, F.col("timestamp"))
         elif column.name != "key":
             chosen[column.name] = F.col(column.name)
     selected = [column.alias(name) for name, column in chosen.items()]
