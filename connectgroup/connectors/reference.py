@@ -74,6 +74,8 @@ A compressed file may have several members of gzip, or frames of zstd, one behin
 padding. Other bytes there are damage, as a member with a wrong checksum is: an error with the byte from which on the file cannot be
 read or, with `errors.tolerance=all`, a dead letter for the rest, and the rows of the complete members are read. Spark and Python end
 with an error there, too, after they have returned these rows; gzip ignores the rest with a warning, and Java without one.
+A file that grows by members is read on behind those that were read: they continue its lines and, in CSV, have no header. If its last
+line was read without a line feed, growth is an error.
 
 ## What waits, and for how long
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final
 
+from ..errors import ConfigError
 from ..protocol.units import printable
 from .columns import Column, Columns
 from .errors import SinkError
@@ -160,6 +161,18 @@ def read_columns(columns: Columns, *, is_tolerant: bool, has_places: bool) -> Co
     """Return the columns that a source reads: those of its rows and, if bad records are tolerated, place and error."""
     names = [PLACE_COLUMN] * has_places + [ERROR_COLUMN] * is_tolerant
     return (*columns, *(Column(name, "STRING") for name in names))
+
+
+def check_reserved(columns: Columns) -> None:
+    """Check that no column of a source whose errors are tolerated has the name of that of places or of errors.
+
+    Raises:
+        ConfigError: one has.
+    """
+    for column in columns:
+        if column.name.lower() in (ERROR_COLUMN, PLACE_COLUMN):
+            allowed = f"names other than {ERROR_COLUMN} and {PLACE_COLUMN} with errors.tolerance=all"
+            raise ConfigError("source: a column", column.name, allowed)
 
 
 def error_text(*, place: str, reason: str, record: str) -> str:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 from ..connector import Batch, Task, TaskContext
 from ..dataplane.columns import Columns
 from ..dataplane.committing import CommitQueue
-from ..dataplane.dead_letters import DeadLetter, DeadLetterSink, log_dead_letters
+from ..dataplane.dead_letters import DeadLetter, DeadLetterSink, check_reserved, log_dead_letters
 from ..dataplane.iterator import IteratorSource
 from ..dataplane.ownership import Owner
 from ..dataplane.polling import Polling, Triggered
@@ -188,6 +188,8 @@ class SparkTask(Task):
     def start(self) -> None:
         unit = self._context.unit
         source = self._pipeline.source().with_committed(self._pipeline.committed(unit.connector))
+        if self._pipeline.dead_letters:
+            check_reserved(source.columns)
         chain = self._pipeline.chain(source)
         session = self._open_session(starts_without_spark(type(source), bool(chain)))
         try:

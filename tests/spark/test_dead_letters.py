@@ -257,6 +257,16 @@ def test_rows_of_parquet_and_tables_that_do_not_fit_are_dead_letters(table: Benc
         assert connection.execute("SELECT stage, place FROM dead").fetchall() == [("source", place)]
 
 
+@pytest.mark.parametrize("name", ["connectgroup_error", "Connectgroup_Place"])
+def test_column_with_a_name_of_dead_letters_is_an_error_if_errors_are_tolerated(tmp_path: Path, name: str) -> None:
+    bench = Bench(tmp_path, "sqlite")
+    (bench.input / "a.csv").write_text(f"a,{name}\n1,x\n")
+    settings = {"errors.tolerance": "all", "errors.deadletterqueue.name": "dead"}
+    settings["source.schema"] = f"a INT, {name} STRING"
+    with pytest.raises(ConfigError, match=f"a column: got '{name}'; allowed: names other than connectgroup_error and"):
+        bench.start(1, **settings)  # type: ignore[arg-type]
+
+
 def test_logged_dead_letters_are_limited_and_contain_the_record_on_request(caplog: pytest.LogCaptureFixture) -> None:
     letters = [{"stage": "source", "place": f"f, line {n}", "reason": "r", "record": f"x\n{n}"} for n in range(103)]
     log_dead_letters("c-0", letters, include_messages=True)

@@ -353,3 +353,15 @@ def test_line_that_goes_on_in_a_compressed_file_after_it_was_read_is_an_error(
         file.write(packed(codec, "o\n".encode(encoding.replace("16", "16-le"))))
     with pytest.raises(SourceError, match=rf"a\.{codec}: byte \d+ is not the start of a line: .* grow by whole lines"):
         reader.read()
+
+
+def test_mark_at_the_start_of_a_later_row_is_text_wherever_a_batch_begins(tmp_path: Path) -> None:
+    """As for Python's csv: files with byte order marks that were joined."""
+    path = tmp_path / "a.csv"
+    path.write_bytes("\ufeffa,b\nx,1\n".encode())
+    reader = Reader(tmp_path)
+    assert reader.read() == ([["x", "1"]], [])
+    with path.open("ab") as file:
+        file.write("\ufeffy,2\n\ufeffz,3\n".encode())
+    assert reader.read() == ([["\ufeffy", "2"], ["\ufeffz", "3"]], [])
+    assert Reader(tmp_path).read() == ([["x", "1"], ["\ufeffy", "2"], ["\ufeffz", "3"]], [])

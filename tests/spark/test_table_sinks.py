@@ -205,16 +205,22 @@ def test_deferred_constraint_and_trigger_reject_single_rows(database: str) -> No
     base.query("INSERT INTO u SELECT generate_series(1, 20)")
     base.query("CREATE TABLE t (id INTEGER REFERENCES u DEFERRABLE INITIALLY DEFERRED, b TEXT)")
     base.query(
-        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF NEW.b = 'bad' THEN"
-        " RAISE EXCEPTION 'refused'; END IF; RETURN NEW; END $$"
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ DECLARE x INT; BEGIN"
+        " IF NEW.b = 'bad' THEN RAISE EXCEPTION 'refused'; END IF;"
+        " IF NEW.b = 'own' THEN RAISE EXCEPTION 'refused' USING ERRCODE = 'MY001'; END IF;"
+        " IF NEW.b = 'none' THEN SELECT id INTO STRICT x FROM u WHERE id = 0; END IF;"
+        " IF NEW.b = 'many' THEN SELECT id INTO STRICT x FROM u; END IF;"
+        " ASSERT NEW.b <> 'assert'; RETURN NEW; END $$"
     )
     base.query("CREATE TRIGGER r BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION refuse()")
     columns = from_ddl("id INT, b STRING")
     rows: list[dict[str, Any]] = [{"id": n, "b": "good"} for n in range(1, 21)]
-    rows[4]["id"], rows[11]["b"] = 99, "bad"
+    rows[4]["id"] = 99
+    for at, text in enumerate(("bad", "own", "none", "many", "assert"), 11):
+        rows[at]["b"] = text
     found = tolerant(base, base.sink(columns), table_of(rows, columns))
-    assert [place for _, place, *_ in found] == ["place 4", "place 11"]
-    assert base.query("SELECT count(*) FROM t") == [(18,)]
+    assert [place for _, place, *_ in found] == [f"place {at}" for at in (4, *range(11, 16))]
+    assert base.query("SELECT count(*) FROM t") == [(14,)]
 
 
 def test_trigger_that_ends_the_transaction_writes_nothing(tmp_path: Path) -> None:

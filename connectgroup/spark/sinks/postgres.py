@@ -47,6 +47,7 @@ from .tables import (
 )
 
 if TYPE_CHECKING:
+    import psycopg
     import pyarrow as pa
 
 _TYPES: Final = {
@@ -206,6 +207,14 @@ class PostgresSink(DeadLetterSink):
 
         def write(transaction: PostgresTransaction) -> None:
             def write_some(start: int, end: int) -> None:
+                try:
+                    write_all(start, end)
+                except psycopg.DatabaseError as error:
+                    if _is_of_a_row(error):
+                        raise _RejectedRow(one_line(error)) from error
+                    raise
+
+            def write_all(start: int, end: int) -> None:
                 text = whole if end - start == chosen.num_rows else as_csv(chosen.slice(start, end - start))
                 if self._checked:
                     self._check(transaction, chosen.slice(start, end - start))
@@ -217,25 +226,14 @@ class PostgresSink(DeadLetterSink):
                     # A deferred constraint would fail at the end of the transaction, for all rows.
                     transaction.execute("SET CONSTRAINTS ALL IMMEDIATE")
 
-            def rejected(at: int, error: Exception) -> None:
-                reject(dead_letters, where, rows, kept[at], f"{one_line(error)}; allowed: {_ALLOWED}")
-
             for at, reason in bad.items():
                 reject(dead_letters, where, rows, at, reason)
             write_rows(
                 chosen.num_rows,
                 write_some,
                 transaction.connection.transaction,
-                # The last two: an index has no room for a text, a trigger has raised an error.
-                (
-                    psycopg.DataError,
-                    psycopg.IntegrityError,
-                    psycopg.errors.ProgramLimitExceeded,
-                    psycopg.errors.RaiseException,
-                ),
-                lambda at, error: reject(
-                    dead_letters, where, rows, kept[at], f"{one_line(error)}; allowed: {_ALLOWED}"
-                ),
+                (_RejectedRow,),
+                lambda at, error: reject(dead_letters, where, rows, kept[at], f"{error}; allowed: {_ALLOWED}"),
             )
             # Afterwards: what has written holds the lock of the table, so that none of these changes any more.
             check_unaltered(where, self._found, self._look(transaction))
@@ -376,6 +374,22 @@ class PostgresSink(DeadLetterSink):
                 f" are {column.type}; allowed: a column of type {postgres_type(column)}, or another table"
             )
         return _kept_if(column, base, modifier) if is_own else ""
+
+
+class _RejectedRow(Exception):
+    """The server rejects a row; carries the reason."""
+
+
+def _is_of_a_row(error: psycopg.DatabaseError) -> bool:
+    """Whether a statement has failed because of a value in a row: also where an index has no room for a text, or where
+    a trigger has raised an error, of PL/pgSQL's classes or under a code of its own."""
+    from psycopg import errors
+
+    of_values = (errors.DataError, errors.IntegrityError, errors.ProgramLimitExceeded)
+    of_triggers = (errors.RaiseException, errors.NoDataFound, errors.TooManyRows, errors.AssertFailure)
+    # psycopg has no class for a code that PostgreSQL itself does not use.
+    has_own_code = type(error) is errors.DatabaseError and error.sqlstate is not None
+    return has_own_code or isinstance(error, of_values + of_triggers)
 
 
 def _condition(test: str, places: Mapping[str, str]) -> str:

@@ -25,6 +25,7 @@ from ...dataplane.columns import Column, Columns, decimals, to_arrow
 from ...dataplane.dead_letters import ERROR_COLUMN, PLACE_COLUMN, error_text
 from ...gc_tuning import no_collections
 from ...protocol.units import printable
+from .csv_header import BYTE_ORDER_MARK
 from .dialect import LineDialect, records_of
 from .json_schema import new_fields
 from .json_values import (
@@ -197,6 +198,10 @@ class LineParser:
 
     def _read_csv(self, data: bytes, names: Sequence[str], schema: pa.Schema) -> pa.RecordBatch:
         dialect = self.dialect
+        if data.startswith(BYTE_ORDER_MARK):
+            data = (
+                BYTE_ORDER_MARK + data
+            )  # Arrow takes the first one for the mark of a file, and these are rows of one.
         read_types = pa.schema([self._type_to_read(field) for field in schema])
         table = pyarrow.csv.read_csv(
             io.BytesIO(data),

@@ -111,11 +111,12 @@ class PostgresTableSource(TableSource):
     and children, or a view of these; not a hot standby, whose writers are on another server, nor a materialized
     view. Keys that begin again, and a table that was emptied or made anew and filled again, also behind a view, are
     errors; if rows were only deleted and others inserted with their keys, the first row and the last one that was
-    read must differ from the former ones. A row that changes after it was read is not read again. A sequence with
-    CACHE above 1, a foreign table and a table that a subscription fills need `source.settle.ms`. Numbers of type
-    numeric, arrays and all other types that the table of types lacks are STRING. Timestamps without a time zone
-    count as UTC; years are 1 to 9999. With `errors.tolerance=all`, a row that does not fit its columns, such as one
-    with the date infinity, is a dead letter.
+    read must differ from the former ones. A row that changes after it was read is not read again, and one that a
+    view shows only later, when greater keys were read, is not read. A sequence with CACHE above 1, a foreign table
+    and a table that a subscription fills need `source.settle.ms`. Numbers of type numeric, arrays and all other
+    types that the table of types lacks are STRING. Timestamps without a time zone count as UTC; years are 1 to 9999.
+    With `errors.tolerance=all`, a row that does not fit its columns, such as one with the date infinity, is a dead
+    letter.
     """
 
     Settings = PostgresTableSettings
