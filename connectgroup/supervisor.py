@@ -48,8 +48,8 @@ from .config.worker import WorkerConfig
 from .coordinator.server import CoordinatorServer
 from .errors import GroupIdNotFound, from_code
 from .loggers import relay
-from .protocol.messages.common import each_unit
-from .protocol.messages.describe import DescribedGroup
+from .protocol.messages.common import config_of, each_unit
+from .protocol.messages.describe import DescribedConnector, DescribedGroup
 from .protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from .protocol.units import LEAVE_EPOCH, counted
 from .spark.remote import remote_address
@@ -143,9 +143,8 @@ class Supervisor:
                 session timeout.
             one_first: if the group has connectors, start the other workers when the first runs all tasks. For machines
                 with fewer processors than workers: the first rows arrive earlier, because one Spark starts alone.
-
-            shared_spark: whether the workers share one Java, which this process starts when the first of them needs it.
-                Not where they use a Spark Connect server or a cluster.
+            shared_spark: whether the workers share one Java, which this process starts with them, or when the first of
+                them needs it. Not where they use a Spark Connect server or a cluster.
 
         Raises:
             ConfigError, PluginError: see ``CoordinatorServer``; a worker would reject the group or an option.
@@ -196,8 +195,12 @@ class Supervisor:
                     log=partial(self._worker_log, "spark"),
                     changed=self._spark_has_changed,
                 )
+            connectors = (await self.describe()).connectors
+            if self._spark is not None and any(map(_needs_spark, connectors)):
+                # Beside the start of the workers, whose Python takes a second until one would ask for it.
+                self._spark.begin()
             workers = [self._new_worker() for _ in range(self._count)]
-            if self._one_first and (await self.describe()).connectors:
+            if self._one_first and connectors:
                 first, *others = workers
                 await self._start(first)
                 self._others = asyncio.create_task(self._start_others(first, others), name="start the other workers")
@@ -662,6 +665,11 @@ class Supervisor:
             assert isinstance(response, HeartbeatResponse)
             if not (from_code(response.error_code, None).retriable and await attempts.pause()):
                 return
+
+
+def _needs_spark(connector: DescribedConnector) -> bool:
+    """Whether the workers start Spark for a connector as soon as they run."""
+    return config_of(connector.config).get("connector.class") == "pipeline"
 
 
 async def _end(worker: WorkerProcess) -> None:

@@ -20,6 +20,7 @@ import shutil
 import subprocess
 import tempfile
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -74,7 +75,23 @@ def java_on_this_machine() -> Path | None:
 
 
 def behind(java: Path) -> Path | None:
-    """Return the ``java`` that a link or a launcher resolves to; None if it does not run or is too old."""
+    """Return the ``java`` that a link or a launcher resolves to; None if it does not run or is too old.
+
+    This process asks each Java once, and again when its file has changed or what it resolved to is gone.
+    """
+    try:
+        found = java.stat()
+        usable = _behind(java, found.st_ino, found.st_mtime_ns)
+        if usable is not None and not usable.exists():
+            _behind.cache_clear()
+            usable = _behind(java, found.st_ino, found.st_mtime_ns)
+    except OSError:
+        return None
+    return usable
+
+
+@lru_cache(maxsize=8)
+def _behind(java: Path, inode: int, changed_ns: int) -> Path | None:
     try:
         asked = subprocess.run(
             [java, "-XshowSettings:properties", "-version"], capture_output=True, text=True, timeout=30, check=True

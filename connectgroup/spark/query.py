@@ -35,7 +35,7 @@ from .remote import RemoteSession, TaskKey, own_session, remote_address, shown_a
 from .session import kill_session, session_is_alive, spark_session
 from .sources.sliced import SlicedSource
 from .transforms.chain import Chain, columns_after
-from .warm_up import start_beside
+from .warm_up import session_of_task, start_beside
 from .writing import direct_batches
 
 if TYPE_CHECKING:
@@ -289,7 +289,7 @@ class SparkTask(Task):
             if not session_is_alive() and not starts_without:
                 self._context.waits_for(STARTING_SPARK)
             if not starts_without or session_is_alive():
-                return spark_session()
+                return session_of_task()
             if not (starting := start_beside()).has_failed:
                 return None
             # Wait for it: a task that fails with Spark again and again must not be RUNNING in between.

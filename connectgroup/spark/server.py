@@ -1,6 +1,7 @@
 """One Java process with one Spark for all workers of ``connectgroup up``.
 
-The supervisor runs it (``SharedSpark``), as a child that ends with it, and starts it when the first worker asks for it.
+The supervisor runs it (``SharedSpark``), as a child that ends with it, and starts it with the group's first worker, or,
+if no connector of the group needs Spark then, when the first worker asks for it.
 Each worker process has a gateway of its own in it: a port and a secret that only that worker knows, with its own
 callbacks, and a session of its own, so that views and settings of one worker are not seen by another. The worker
 learns of its gateway on its standard input (``session.JAVA``). When a worker ends, the supervisor closes its gateway,
@@ -81,6 +82,7 @@ class SharedSpark:
     def begin(self) -> None:
         """Start Java, unless it runs or is being started."""
         if self._running is None or self._running.done():
+            self.began_s = asyncio.get_running_loop().time()
             self._running = asyncio.create_task(self._run(), name="run Spark")
 
     async def open(self, pid: int) -> str:

@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 
 _one_at_a_time = threading.Lock()
 _warm: SparkSession | None = None
+_task_waits = threading.Event()
+"""Set by ``session_of_task``: a task is about to run the first query."""
 _starting_lock = threading.Lock()
 _starting: Starting | None = None
 
@@ -92,8 +94,9 @@ def warm_up() -> None:
     """Create the session and run a small batch like those of tasks, so that no task start pays for the first query.
     With a Spark Connect server, check that it answers.
 
-    The first query of a session starts four Python helpers and loads half of Spark: 2 s once, 0.4 s after that. Called
-    again, it waits for the call in progress, and does nothing more while the session lives.
+    The first query of a session starts four Python helpers and loads half of Spark: 2 s once, 0.4 s after that. If a
+    task waits for Spark already, its query is the first one: another beside it would delay its rows. Called again, it
+    waits for the call in progress, and does nothing more while the session lives.
     """
     global _warm
     if remote_address():
@@ -102,8 +105,17 @@ def warm_up() -> None:
     with _one_at_a_time:
         session = spark_session()
         if session is not _warm:
-            _run_first_query(session)
+            if not _task_waits.is_set():
+                _run_first_query(session)
+            _task_waits.clear()
             _warm = session
+
+
+def session_of_task() -> SparkSession:
+    """As ``spark_session``, for a query of a task; while Spark starts, ``warm_up`` leaves the first query to it."""
+    if not session_is_alive():
+        _task_waits.set()
+    return spark_session()
 
 
 def _run_first_query(session: SparkSession) -> None:

@@ -65,7 +65,7 @@ logger = logging.getLogger(__name__)
 REPORT_EVERY_S = 0.5
 WARM_UP_END_S = 10.0
 """How long a worker that is stopped while it warms up waits for the warm-up to end; it cannot be interrupted."""
-JOIN_CHECK_S = 1.0
+JOIN_CHECK_S = 0.25
 """How often a worker that warms up looks whether the Java of its supervisor is still being started."""
 MAX_RATES = 100
 """Connectors in one report: the supervisor reads lines of at most 64 KiB."""

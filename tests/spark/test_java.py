@@ -51,6 +51,22 @@ def test_outdated_java_is_skipped(bare: Path, monkeypatch: pytest.MonkeyPatch, v
     assert java.java_on_this_machine() == bare / "new" / "bin" / "java"
 
 
+def test_java_says_its_version_once(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each question starts a Java; the answer counts until the program is another one, or what it started is gone."""
+    behind, launcher, asked = fake_java(bare / "behind", "17") / "bin" / "java", bare / "bin" / "java", bare / "asked"
+    launcher.parent.mkdir()
+    launcher.write_text(f"#!/bin/sh\necho >> {asked}\nexec {behind}\n")
+    launcher.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{launcher.parent}{os.pathsep}{os.defpath}")
+    assert [java.java_on_this_machine() for _ in range(3)] == [behind] * 3
+    assert asked.read_text().count("\n") == 1
+    behind.unlink()
+    assert java.behind(launcher) is None
+    fake_java(bare / "new", "21")
+    launcher.write_text(f"#!/bin/sh\nexec {bare}/new/bin/java\n")
+    assert java.java_on_this_machine() == bare / "new" / "bin" / "java"
+
+
 def test_missing_java_home_is_skipped(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(bare / "gone"))
     assert java.java_on_this_machine() is None

@@ -111,13 +111,15 @@ def test_tasks_say_that_spark_starts_and_do_not_run_before(tmp_path: Path) -> No
     # The locale is one in which Java knows no letters but ASCII; and another Spark is installed, or was.
     with flow.up(JAVA_HOME=str(home), LC_ALL="C", SPARK_HOME=str(tmp_path / "none")) as up:
         at = up.line_with("coordinator at ").removeprefix("coordinator at ").partition(",")[0]
+        assert up.line_with(" | 0 workers | ").startswith("starting Spark, 0 s"), "Spark starts beside the workers"
 
         def shown() -> bool:
             text = call_command("connectors", "status", "c", "--coordinator", at).out
             return text.count("STARTING") >= 2 and "starting Spark, " in text
 
         wait("the start of Spark in the status", shown, up.output, PATIENCE_S)
-        assert "Stable, starting Spark, " in call_command("groups", "describe", "workers", "--coordinator", at).out
+        describe = "groups", "describe", "workers", "--coordinator", at
+        wait("the same of the group", lambda: "Stable, starting Spark, " in call_command(*describe).out, up.output)
         up.line_with("starting Spark, ")
         assert not [line for line in up.lines if line.startswith("Stable") and "3/3" in line], up.output()
         go.touch()
