@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from connectgroup.assign.api import PartitionAssignment, PartitionAssignor, PartitionAssignorInput
 from connectgroup.assign.columns.partition import UNASSIGNED
-from connectgroup.assign.ownership import require_topics
+from connectgroup.assign.members import require_topics
 
 Integers = NDArray[np.int64]
 Racks = frozenset[str]

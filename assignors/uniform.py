@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from connectgroup.assign.api import PartitionAssignment, PartitionAssignor, PartitionAssignorInput
 from connectgroup.assign.columns.partition import PartitionColumns
-from connectgroup.assign.ownership import require_topics
+from connectgroup.assign.members import require_topics
 
 from .sharing import emptiest_first, lowest_of_each_topic, share_units
 

@@ -40,7 +40,7 @@ from connectgroup.protocol.messages.common import ConfigEntry
 from connectgroup.protocol.messages.connectors import ConnectorChange, TaskConfig, UpdateConnectorsRequest
 from connectgroup.protocol.messages.consumer import ConsumerHeartbeatRequest, each_partition
 from connectgroup.protocol.units import TopicPartition, Unit, Units
-from connectgroup.topics.static import StaticTopics
+from connectgroup.topics import StaticTopics
 from connectgroup.transport.local import LocalClient
 from connectgroup.worker.loop import Worker
 from connectgroup.worker.settings import Connections

@@ -44,7 +44,7 @@ from connectgroup.group.consumer.settings import ConsumerSettings
 from connectgroup.log.memory import MemoryLog
 from connectgroup.protocol.messages.consumer import ConsumerHeartbeatRequest
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
-from connectgroup.topics.static import StaticTopics
+from connectgroup.topics import StaticTopics
 from connectgroup.transport.limits import Limits
 from connectgroup.transport.tcp_server import TcpServer
 from connectgroup.wire.apis import APIS, decode_response, encode_request

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
         PartitionAssignor as PartitionAssignor,
         PartitionAssignorInput as PartitionAssignorInput,
         RebalanceProtocol as RebalanceProtocol,
+        withhold as withhold,
     )
-    from .assign.cooperative import withhold as withhold
     from .assign.members import (
         ConnectMember as ConnectMember,
         ConnectMemberAssignment as ConnectMemberAssignment,
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
         PartitionMember as PartitionMember,
         PartitionMemberAssignment as PartitionMemberAssignment,
         TopicSpec as TopicSpec,
+        validate_subscription as validate_subscription,
     )
-    from .assign.ownership import validate_subscription as validate_subscription
     from .assign.placement import Placement as Placement, WorkerTraits as WorkerTraits
     from .client.admin import Admin as Admin, PutResult as PutResult
     from .config.connector_file import ConnectorFile as ConnectorFile
@@ -150,7 +150,7 @@ if TYPE_CHECKING:
     from .protocol.records.connect import TargetState as TargetState, UnitState as UnitState
     from .protocol.units import TopicPartition as TopicPartition, Unit as Unit, Units as Units
     from .supervisor import Supervisor as Supervisor
-    from .topics.static import StaticTopics as StaticTopics
+    from .topics import StaticTopics as StaticTopics
     from .transport.access import Access as Access, client_tls as client_tls
     from .transport.base import Client as Client
     from .transport.credentials import Credentials as Credentials

@@ -19,8 +19,7 @@ from typing import Any, Final
 from .assign.api import ConnectAssignor
 from .assign.placement import NO_TRAITS, WorkerTraits
 from .checks import check_call, check_name, check_object, check_whole
-from .client.admin import Admin
-from .client.conditions import no_unit_starts, shown
+from .client.admin import Admin, no_unit_starts, shown
 from .connector import Connector
 from .coordinator.runtime import Coordinator
 from .errors import ConfigError, GroupError

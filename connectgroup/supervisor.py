@@ -38,8 +38,7 @@ from pathlib import Path
 from typing import Any
 
 from .backoff import Attempts, BackOff
-from .client.admin import Admin
-from .client.conditions import has_started_all
+from .client.admin import Admin, has_started_all
 from .config.base import checked
 from .config.connector_file import ConnectorFile
 from .config.coordinator import CoordinatorConfig

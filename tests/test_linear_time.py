@@ -29,7 +29,7 @@ from connectgroup.properties import parse_properties
 from connectgroup.protocol.units import name_violation, printable
 from connectgroup.rest.bodies import parse_json
 from connectgroup.rest.errors import RestError
-from connectgroup.sasl.scram import SaslError, ScramClient, ScramServer
+from connectgroup.sasl import SaslError, ScramClient, ScramServer
 from connectgroup.spark.avro import columns_of as avro_columns
 from connectgroup.spark.errors import root_cause
 from connectgroup.spark.kafka_client import client_settings

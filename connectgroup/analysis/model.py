@@ -21,8 +21,7 @@ from ..group.connect.draft import ConnectDraft
 from ..group.connect.group_type import GroupInput, step
 from ..group.connect.settings import GroupSettings
 from ..group.connect.state import ConnectGroupState
-from ..group.kernel.effects import Compute, Computed
-from ..group.kernel.timers import TimerKey, TimerKind
+from ..group.kernel.outcome import Compute, Computed, TimerKey, TimerKind
 from ..group.registry import ClientInfo
 from ..plugins import load_assignor
 from ..protocol.messages.assignment import InstallRequest, PrepareRequest, PrepareResponse

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ..client.conditions import shown
+from ..client.admin import shown
 from ..errors import ConfigError, ConnectGroupError, GroupIdNotFound, InvalidRequest, NotAuthenticated, TransportError
 from ..protocol.units import printable
 

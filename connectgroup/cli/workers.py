@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 
-from ..client.admin import POLL_S
-from ..client.conditions import find_member, restart_error, runs_all
+from ..client.admin import POLL_S, find_member, restart_error, runs_all
 from ..errors import TimedOut
 from ..protocol.messages.common import each_unit
 from ..protocol.units import counted

@@ -1,19 +1,43 @@
 """Requests of an operator: describe and delete groups, change connectors, restart connectors, tasks and workers.
 
 The only code that builds these requests. The command line, the REST API, the supervisor and embedders use it, over any
-transport. ``retrying`` says which requests are retried.
+transport.
+
+Requests are retried with back-off, at the next address if there are several, until a time limit:
+
+- any request that was not processed: no connection, COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR;
+- an idempotent request whose outcome is unknown: the response is lost, or the log failed.
+
+A creation or a deletion with an unknown outcome is not retried, because the retry could not distinguish its own earlier
+success from a conflict. The error of a change says that it may have been made if the outcome of any attempt is unknown,
+also of one before the last.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from copy import copy
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, TypeVar
 
+from ..backoff import Attempts, BackOff
 from ..checks import check_call, check_methods, check_object, setting_texts
-from ..errors import ConnectorAlreadyExists, ConnectorNotFound, GroupIdNotFound, TimedOut, UnitFailed
-from ..protocol.messages.api import Handler
+from ..errors import (
+    ConnectorAlreadyExists,
+    ConnectorNotFound,
+    CoordinatorLoadInProgress,
+    CoordinatorNotAvailable,
+    GroupIdNotFound,
+    NotAuthenticated,
+    NotCoordinator,
+    NotSent,
+    TimedOut,
+    TransportError,
+    UnitFailed,
+    from_code,
+)
+from ..protocol.messages.api import Handler, Request, Response
 from ..protocol.messages.cluster import DescribeCoordinatorsRequest, DescribeCoordinatorsResponse
 from ..protocol.messages.common import (
     RestartRequest,
@@ -36,19 +60,19 @@ from ..protocol.messages.describe import (
     DeleteResponse,
     DescribedConnector,
     DescribedGroup,
+    DescribedMember,
     DescribedUnit,
     DescribeRequest,
     DescribeResponse,
 )
 from ..protocol.messages.offsets import FetchedTopic, GroupToFetch, OffsetFetchRequest, OffsetFetchResponse
+from ..protocol.messages.rejected import error_of
 from ..protocol.records.connect import TargetState
 from ..protocol.units import CONNECTOR, Unit, printable
 from ..transport.access import Access
 from ..transport.base import Client
 from ..transport.following import FollowingClient, parse_addresses
 from ..transport.local import LocalClient
-from .conditions import PutResult as PutResult, assignor_says, describe_failures, find_member, runs_all, shown
-from .retrying import RetryingSender
 
 POLL_S: Final = 0.1
 """Interval between two descriptions while a method waits for a state of the group."""
@@ -499,3 +523,159 @@ class Admin:
             if find_member(group, member_id) is not None:
                 raise
             raise TimedOut(f"{error}; workers of this group: {shown([m.member_id for m in group.members])}") from error
+
+
+_NOT_PROCESSED: Final = (NotSent, CoordinatorLoadInProgress, NotCoordinator)
+_UNKNOWN_OUTCOME: Final = (TransportError, CoordinatorNotAvailable)
+
+BACK_OFF: Final = BackOff(first_s=0.1, max_s=1.0)
+
+R = TypeVar("R", bound=Response)
+
+
+class RetryingSender:
+    """Sends requests to a coordinator that has one or more addresses."""
+
+    def __init__(self, clients: Sequence[Client], *, timeout_s: float, retry_for_s: float) -> None:
+        """See ``Admin``."""
+        if not clients:
+            raise ValueError("clients: got none; allowed: one or more")
+        self._clients = list(clients)
+        self._timeout_s, self._retry_for_s = timeout_s, retry_for_s
+
+    def through(self, wrap: Callable[[Client], Client]) -> RetryingSender:
+        """A sender with the same limits whose requests go through ``wrap`` of each client."""
+        clients = [wrap(each) for each in self._clients]
+        return RetryingSender(clients, timeout_s=self._timeout_s, retry_for_s=self._retry_for_s)
+
+    @property
+    def address(self) -> str:
+        """The address that the next request is sent to."""
+        return self._clients[0].address
+
+    async def close(self) -> None:
+        """Close all connections."""
+        for client in self._clients:
+            await client.close()
+
+    async def send(self, request: Request, expected: type[R], *, idempotent: bool, reads: bool = False) -> R:
+        """Return the response; an error code in it becomes its exception.
+
+        Args:
+            expected: the class of the response.
+            idempotent: whether the request may be retried although an earlier attempt may have been processed.
+            reads: whether it changes nothing.
+
+        Raises:
+            GroupError: the coordinator rejects the request.
+            TransportError: there is no response.
+        """
+        retried = (*_NOT_PROCESSED, *_UNKNOWN_OUTCOME) if idempotent else _NOT_PROCESSED
+        attempts, may_have_changed = Attempts(BACK_OFF, for_s=self._retry_for_s), False
+        while True:
+            try:
+                response = await self._attempt(request)
+                break
+            except (*_NOT_PROCESSED, *_UNKNOWN_OUTCOME) as error:
+                again = isinstance(error, retried) and not isinstance(error, NotAuthenticated)
+                may_have_changed |= not (reads or isinstance(error, _NOT_PROCESSED))
+                if not (again and await attempts.pause()):
+                    if not may_have_changed:
+                        raise
+                    raise type(error)(f"{error}; the change may have been made") from error
+                # The next address, unless this coordinator is about to serve the group.
+                if not isinstance(error, CoordinatorLoadInProgress):
+                    self._clients.append(self._clients.pop(0))
+        assert isinstance(response, expected)
+        return response
+
+    async def _attempt(self, request: Request) -> Response:
+        response = await self._clients[0].call(request, timeout_s=self._timeout_s)
+        code, message = error_of(request, response)
+        if code:
+            raise from_code(code, message)
+        return response
+
+
+MAX_NAMES = 20
+"""Names in one error message."""
+
+
+def runs_all(group: DescribedGroup, member_id: str) -> bool:
+    """Whether a worker is in the group and runs all units of its latest target assignment.
+
+    Args:
+        member_id: its member id, or its group instance id.
+    """
+    member = find_member(group, member_id)
+    if member is None or member.state in ("RESTARTING", "AWAY") or group.state == "Assigning":
+        return False
+    units = [unit for each in group.connectors for unit in each.units if unit.member_id == member.member_id]
+    return member.assigned == member.target and not any(unit.state == "STARTING" for unit in units)
+
+
+def restart_error(group: DescribedGroup, member_id: str) -> str:
+    """Why the last requested restart of a worker has not happened; empty if there is no such error."""
+    member = find_member(group, member_id)
+    return member.restart_error if member is not None else ""
+
+
+def find_member(group: DescribedGroup, member_id: str) -> DescribedMember | None:
+    """The member with this member id or group instance id."""
+    return next((each for each in group.members if member_id in (each.member_id, each.instance_id)), None)
+
+
+def no_unit_starts(group: DescribedGroup, members: Container[str]) -> bool:
+    """Whether no unit of these members is STARTING: each runs, or has failed."""
+    units = (unit for each in group.connectors for unit in each.units)
+    return not any(unit.state == "STARTING" and unit.member_id in members for unit in units)
+
+
+def has_started_all(group: DescribedGroup) -> bool:
+    """Whether the group has a member, every running connector has tasks, and every unit runs or has failed."""
+    has_tasks = all(len(each.units) > 1 for each in group.connectors if each.target_state == "RUNNING")
+    states = {unit.state for each in group.connectors for unit in each.units}
+    return bool(group.members) and has_tasks and states.isdisjoint(("STARTING", "UNASSIGNED"))
+
+
+def assignor_says(group: DescribedGroup) -> str:
+    """The assignor's error, for the end of a message; empty without one."""
+    return f"; the assignor says: {group.assignor_error}" if group.assignor_error else ""
+
+
+def describe_failures(group: DescribedGroup) -> str:
+    """The units with an error, for a message: the first one, and how many there are; then the assignor's error.
+
+    Returns:
+        Text that begins with a semicolon; empty if there is no error.
+    """
+    failed = [(each.connector, unit) for each in group.connectors for unit in each.units if unit.message]
+    said = assignor_says(group)
+    if not failed:
+        return said
+    connector, unit = failed[0]
+    more = f" ({len(failed)} units have errors)" if len(failed) > 1 else ""
+    return f"; {Unit(connector, unit.task)} is {unit.state}: {unit.message}{more}{said}"
+
+
+def shown(names: list[str]) -> str:
+    """Names for a message: sorted, shortened after ``MAX_NAMES``; ``none`` if there are none."""
+    text = ", ".join(printable(name) for name in sorted(names)[:MAX_NAMES])
+    return f"{text}, ..." if len(names) > MAX_NAMES else text or "none"
+
+
+# --------------------------------------------------------------------------------------------------
+# Results of an operator's requests, and the error in a response.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PutResult:
+    """The result of ``Admin.put_connector``.
+
+    Attributes:
+        version: the connector's version: the group epoch of its last change.
+        created: whether the connector did not exist before.
+    """
+
+    version: int
+    created: bool

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from ..client.conditions import shown
+from ..client.admin import shown
 from ..errors import ConfigError, GroupIdNotFound, TransportError
 from ..properties import read_properties
 from ..protocol.messages.common import grouped

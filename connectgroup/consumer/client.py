@@ -19,10 +19,16 @@ from ..assign.members import TopicSpec
 from ..backoff import Attempts, BackOff
 from ..checks import parse_address
 from ..errors import ConfigError, NotAuthenticated, TransportError
-from ..protocol.messages.cluster import FindCoordinatorRequest, FindCoordinatorResponse
+from ..protocol.messages.cluster import (
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+    MetadataRequest,
+    MetadataResponse,
+    MetadataTopic,
+    TopicName,
+)
 from ..protocol.units import printable
 from ..wire.kafka_apis import BrokerRequest
-from ..wire.kafka_messages import MetadataRequest, MetadataResponse, MetadataTopic, TopicName
 from .connection import BrokerConnection
 from .errors import ASK_AGAIN, COORDINATOR_MOVED, BrokerError, Code, Problems, error_name
 from .security import PLAINTEXT, BrokerSecurity, CoordinatorAddress

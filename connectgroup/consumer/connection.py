@@ -19,7 +19,7 @@ import ssl
 from typing import Any, Final
 
 from ..errors import ConfigError, NotAuthenticated, TransportError, WireError
-from ..protocol.messages.sasl import SaslHandshakeRequest
+from ..protocol.messages.cluster import SaslHandshakeRequest
 from ..protocol.units import printable
 from ..transport.base import reason
 from ..transport.credentials import VARIABLE, Credentials, find_credentials
@@ -67,7 +67,7 @@ class BrokerConnection:
         """Return the broker's response, with any error code.
 
         Args:
-            request: of ``kafka_messages``.
+            request: of ``protocol.messages``.
             timeout_s: for the whole call: waiting for its turn, connecting, sending, waiting for the response.
 
         Raises:

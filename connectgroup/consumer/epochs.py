@@ -36,11 +36,11 @@ from ..protocol.messages.consumer import (
 )
 from ..protocol.units import JOIN_EPOCH, LEAVE_EPOCH, STATIC_LEAVE_EPOCH, Partitions, printable
 from ..threads import off_loop
-from ..topics.regex import matching
-from .choice import assignor_named
+from ..topics import matching_topics
 from .client import BROKERS, GroupClient
 from .errors import BrokerError, Code, error_name
 from .membership import LEAVE_TIMEOUT_S, Membership
+from .rounds import assignor_named
 from .settings import GroupConsumerSettings
 
 logger = logging.getLogger(__name__)
@@ -300,7 +300,7 @@ class EpochMembership(Membership):
         if self.settings.pattern is None:
             return frozenset(self.settings.topics)
         if self._matched is None:
-            self._matched = matching(self.settings.pattern, tuple(await self._client.all_topics()))
+            self._matched = matching_topics(self.settings.pattern, tuple(await self._client.all_topics()))
         return self._matched
 
     def enforce_rebalance(self, reason: str) -> None:

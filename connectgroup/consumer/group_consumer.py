@@ -21,6 +21,7 @@ import math
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Literal
 
@@ -28,15 +29,19 @@ from ..assign.api import PartitionAssignor
 from ..config.base import checked
 from ..errors import ConfigError, ConnectGroupError, TransportError
 from ..protocol.units import Partitions, TopicPartition
-from .callbacks import ConsumerRebalanceListener
-from .commits import ID_AGE_S, Commits
+from .callbacks import ConsumerRebalanceListener, loaded
+from .classic import ClassicMembership
+from .client import GroupClient
+from .epochs import EpochMembership
 from .errors import CommitRefused
+from .membership import Membership
 from .offsets import ReadPosition, committed
-from .ownership import PartitionOwnership
-from .protocols import client_of, protocol_of
+from .ownership import ID_AGE_S, Commits, PartitionOwnership
 from .reading import MAX_RECORDS, Reading
 from .records import Record
+from .security import broker_security, coordinator_of
 from .settings import GroupConsumerSettings
+from .work import ClassicWork, EpochWork, GroupWork
 
 logger = logging.getLogger(__name__)
 RETRY_S = 0.1
@@ -534,3 +539,41 @@ class GroupConsumer:
         callback_error, self._reading.callback_error = self._reading.callback_error, None
         if callback_error is not None:
             raise callback_error
+
+
+CLASSIC_ASSIGNORS = ("range", "cooperative-sticky")
+
+
+def client_of(settings: GroupConsumerSettings) -> GroupClient:
+    """Return a consumer's access to its cluster.
+
+    Raises:
+        ConfigError: a file that the settings name cannot be used.
+    """
+    coordinator = coordinator_of(settings.coordinator, settings.fetch) if settings.coordinator is not None else None
+    return GroupClient(
+        settings.bootstrap,
+        settings.group,
+        settings.client_id,
+        coordinator=coordinator,
+        security=broker_security(settings.fetch),
+    )
+
+
+def protocol_of(
+    settings: GroupConsumerSettings, client: GroupClient, assignors: Sequence[PartitionAssignor | str] | None
+) -> tuple[Membership, Callable[[PartitionOwnership], GroupWork]]:
+    """Return the membership of a consumer, and a function that creates its group work.
+
+    Args:
+        assignors: ``None`` for the default of the protocol.
+
+    Raises:
+        ConfigError, PluginError: an assignor cannot be used.
+    """
+    if settings.group_protocol == "classic":
+        ours = loaded(CLASSIC_ASSIGNORS if assignors is None else assignors, settings.rack)
+        classic = ClassicMembership(client, settings, ours)
+        return classic, partial(ClassicWork, settings, ours, classic)
+    epochs = EpochMembership(client, settings, loaded(assignors, settings.rack) if assignors is not None else ())
+    return epochs, partial(EpochWork, settings, epochs)

@@ -8,8 +8,7 @@ from typing import ClassVar, Final
 
 from ..telemetry.metric_table import Scope
 from ..telemetry.metrics import MetricSource, Value, register, unregister
-from ..telemetry.rebalances import Rebalances
-from ..telemetry.window import Window
+from ..telemetry.window import Rebalances, Window
 
 CALLBACKS: Final = ("on_assigned", "on_revoked", "on_lost")
 

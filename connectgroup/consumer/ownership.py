@@ -1,16 +1,26 @@
 """The partitions that a consumer owns: adding, revoking and losing them, with the calls of the listener.
 
-Everything here runs in the consumer's group work, between two records.
+Everything here runs in the consumer's group work, between two records. Positions are committed on request, at an
+interval, and before each revocation.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Mapping
+
 from ..assign.members import PartitionMemberAssignment
-from ..protocol.units import Partitions
+from ..errors import ConnectGroupError
+from ..protocol.units import Partitions, TopicPartition
 from .callbacks import ConsumerRebalanceListener, Event, notify_listener
-from .commits import Commits
+from .client import GroupClient
 from .membership import Membership
+from .offsets import ReadPosition, commit
 from .reading import Reading
+from .settings import GroupConsumerSettings
 
 NOTHING: Partitions = frozenset()
 
@@ -100,3 +110,92 @@ class PartitionOwnership:
             metrics = self._membership.metrics
             failure = await notify_listener(self._listener, event, partitions, self.applied, metrics)
             self._reading.callback_error = self._reading.callback_error or failure
+
+
+logger = logging.getLogger(__name__)
+
+ID_TIMEOUT_S = 2.0
+"""How long a commit waits for the ids of its topics: it is not held up by brokers that do not respond."""
+ID_AGE_S = 1.0
+"""The ids of topics are not asked for again within this time."""
+
+
+class Commits:
+    """The commits of one consumer; one at a time."""
+
+    def __init__(
+        self, client: GroupClient, settings: GroupConsumerSettings, membership: Membership, reading: Reading
+    ) -> None:
+        self._client, self._settings = client, settings
+        self._membership, self._reading = membership, reading
+        self._due = 0.0
+        self._running: asyncio.Task[None] | None = None
+        self._lock = asyncio.Lock()
+
+    @property
+    def tasks(self) -> list[asyncio.Task[None]]:
+        """The automatic commit in progress, if any."""
+        return [self._running] if self._running is not None else []
+
+    async def commit(self, positions: Mapping[TopicPartition, ReadPosition], owned: Partitions) -> None:
+        """Commit these positions. Raises as ``GroupConsumer.commit`` does."""
+        async with self._lock:  # otherwise an older offset could overwrite a newer one
+            taken = await commit(self._client, self._membership, positions)
+            self._reading.committed |= {partition: positions[partition] for partition in taken & owned}
+
+    def schedule(self) -> None:
+        """The next automatic commit is due in one interval from now."""
+        self._due = time.monotonic() + (self._settings.auto_commit_interval_ms or 0) / 1000
+
+    def hasten(self) -> None:
+        """An automatic commit is due now, if there are any."""
+        self._due = 0.0
+
+    def due_at(self) -> float:
+        """When an automatic commit is due, by ``time.monotonic``."""
+        return math.inf if self._settings.auto_commit_interval_ms is None else self._due
+
+    def is_due(self) -> bool:
+        """Whether an automatic commit should start now.
+
+        With an interval of 0 it also starts during a rebalance, during which records are returned. With a longer one it
+        waits for the end of the rebalance, and of the commit before it.
+        """
+        if self._settings.auto_commit_interval_ms is None:
+            return False
+        if self._settings.auto_commit_interval_ms == 0:
+            return bool(self._reading.uncommitted())
+        if self._membership.is_rebalancing or (self._running is not None and not self._running.done()):
+            return False
+        return time.monotonic() >= self._due
+
+    async def start(self, owned: Partitions) -> None:
+        """Commit concurrently with reading: a coordinator that does not respond must not delay reading.
+
+        With an interval of 0 the commit ends first: no record is returned before the ones before it are committed.
+        """
+        self.schedule()
+        if self._settings.auto_commit_interval_ms == 0:
+            await self._commit_or_log(owned)
+        else:
+            self._running = asyncio.create_task(self._commit_or_log(owned), name="commit")
+
+    async def before_revocation(self, owned: Partitions) -> None:
+        """Commit if automatic commits are enabled; a failure is logged, and the records are read again."""
+        if self._settings.auto_commit_interval_ms is not None:
+            await self._commit_or_log(owned, id_age_s=0.0)
+
+    async def _commit_or_log(self, owned: Partitions, id_age_s: float = ID_AGE_S) -> None:
+        try:
+            # An offset in a topic that was deleted would count in the topic of the same name.
+            async with asyncio.timeout(ID_TIMEOUT_S):
+                if await self._reading.find_recreated(since_s=id_age_s):
+                    self._membership.changed.set()
+        except (ConnectGroupError, TimeoutError) as error:
+            logger.debug("group %s: ids of topics: %s", self._settings.group, error)
+        try:
+            positions = self._reading.uncommitted()
+            kept = {each: at for each, at in positions.items() if each.topic not in self._reading.recreated}
+            await self.commit(kept, owned)
+        except ConnectGroupError as error:
+            logger.warning("group %s: %s", self._settings.group, error)

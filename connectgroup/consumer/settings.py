@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 
 from ..config.base import MaybeMilliseconds, Milliseconds, Settings, ShortText
 from ..errors import ConfigError
-from ..topics.regex import violation
+from ..topics import regex_violation
 from .client import addresses
 from .security import check_security
 
@@ -66,7 +66,7 @@ class GroupConsumerSettings(Settings):
             raise ConfigError("group", self.group, "a name with at least one character that is not white space")
         if not self.topics and self.pattern is None:
             raise ConfigError("topics", "()", "at least 1, or a pattern")
-        if self.pattern is not None and (allowed := violation(self.pattern)):
+        if self.pattern is not None and (allowed := regex_violation(self.pattern)):
             raise ConfigError("pattern", self.pattern, allowed)
         if self.pattern is not None and self.topics:
             raise ConfigError("pattern", self.pattern, "topics or a pattern, not both")

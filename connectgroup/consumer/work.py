@@ -12,11 +12,10 @@ from ..errors import TransportError
 from ..protocol.messages.classic import OfferedProtocol
 from ..protocol.units import Partitions, TopicPartition
 from .callbacks import notify_plugin_assignor
-from .choice import choose_protocol, join_offers
 from .classic import ClassicMembership, Round
 from .epochs import Assigned, EpochMembership
 from .ownership import PartitionOwnership
-from .rounds import after_sync, before_joining
+from .rounds import after_sync, before_joining, choose_protocol, join_offers
 from .settings import GroupConsumerSettings
 
 logger = logging.getLogger(__name__)

@@ -21,7 +21,7 @@ from ..assign.placement import NO_TRAITS
 from ..assign.sandbox import configure_assignor, run_assignor
 from ..errors import ConfigError, ConnectGroupError, PluginError
 from ..group.connect.settings import GroupSettings, ServerAssignment, ServerAssignorCall
-from ..group.kernel.effects import Compute, Computed, Effect, Match, Matched, PatternMatcher, Repeat, Warn
+from ..group.kernel.outcome import Compute, Computed, Effect, Match, Matched, PatternMatcher, Repeat, Warn
 from ..group.registry import Registry
 from ..masking import masked_text
 from ..plugins import available, load_assignor

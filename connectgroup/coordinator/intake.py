@@ -17,7 +17,7 @@ from itertools import count
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from ..errors import CoordinatorLoadInProgress, GroupError
-from ..group.kernel.effects import Computed, Matched, Repeat
+from ..group.kernel.outcome import Computed, Matched, Repeat
 from ..group.registry import NO_CLIENT, ClientInfo, GroupType, Input, RequestTraits
 from ..protocol.messages.describe import DescribedGroup, DescribeRequest
 from ..protocol.messages.heartbeat import HeartbeatResponse

@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
 from ..errors import CoordinatorNotAvailable
-from ..group.kernel.effects import Effect
+from ..group.kernel.outcome import Effect
 from ..log.base import Log, LogNotWritable
 from ..protocol.messages.describe import Rebalance
 from ..protocol.records.base import Kind, Tombstone

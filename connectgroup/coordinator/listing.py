@@ -17,24 +17,25 @@ from ..group.classic.group_type import ClassicGroupType
 from ..group.classic.state import ClassicSettings
 from ..group.consumer.group_type import ConsumerGroupType
 from ..group.consumer.settings import ConsumerServerAssignment, ConsumerServerAssignor, ConsumerSettings
-from ..group.kernel.effects import ExpireOffsets, TopicsChanged
+from ..group.kernel.outcome import ExpireOffsets, TopicsChanged
 from ..plugins import available, load_partition_assignor
 from ..protocol.messages.consumer import ConsumerPrepareResponse
-from ..protocol.messages.describe import DeleteResponse, DescribedGroup, DescribeRequest
-from ..protocol.messages.listing import (
+from ..protocol.messages.describe import (
     ClassicMember,
     DeletedResult,
     DeleteGroupsResponse,
+    DeleteResponse,
     DescribedClassicGroup,
+    DescribedGroup,
     DescribeGroupsRequest,
+    DescribeRequest,
     ListedGroup,
     ListGroupsRequest,
     ListGroupsResponse,
 )
 from ..protocol.messages.offsets import OffsetCommitRequest
 from ..protocol.units import NO_TOPIC_ID, printable
-from ..topics import regex
-from ..topics.base import Topics, TopicSource
+from ..topics import Topics, TopicSource, matching_topics, regex_violation
 from ..wire import embedded
 from .shard import Shard
 
@@ -214,9 +215,9 @@ class ConsumerGroups:
             classic or ClassicSettings(), new_id=lambda: str(uuid.uuid4()), embedded=embedded
         )
         self.group_type = ConsumerGroupType(
-            replace(settings, regex_violation=regex.violation),
+            replace(settings, regex_violation=regex_violation),
             new_id=lambda: str(uuid.uuid4()),
-            match_topics=regex.matching,
+            match_topics=matching_topics,
             embedded=embedded,
             classic=classic,
             confirm_absent=self.confirm_absent,

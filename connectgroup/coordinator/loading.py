@@ -13,9 +13,8 @@ from ..group.connect.draft import ConnectDraft
 from ..group.connect.members import remove_member
 from ..group.connect.settings import GroupSettings
 from ..group.connect.state import ConnectGroupState
-from ..group.kernel.outcome import Outcome
+from ..group.kernel.outcome import Outcome, Timer
 from ..group.kernel.state import NO_PROCESS, Process
-from ..group.kernel.timers import Timer
 from ..group.registry import GroupType, Registry, RequestTraits
 from ..log.base import Log, SharedLog
 from ..protocol.messages.api import Response

@@ -33,19 +33,17 @@ from ..protocol.messages.common import SetLoggerLevelRequest, SetLoggerLevelResp
 from ..protocol.messages.connectors import ResetTopicsRequest, ResetTopicsResponse, UpdateConnectorsRequest
 from ..protocol.messages.consumer import ConsumerDescribeRequest, ConsumerDescribeResponse, ConsumerHeartbeatRequest
 from ..protocol.messages.describe import (
+    DeleteGroupsRequest,
     DeleteRequest,
     DeleteResponse,
     DescribedGroup,
-    DescribeRequest,
-    DescribeResponse,
-)
-from ..protocol.messages.heartbeat import HeartbeatRequest
-from ..protocol.messages.listing import (
-    DeleteGroupsRequest,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
+    DescribeRequest,
+    DescribeResponse,
     ListGroupsRequest,
 )
+from ..protocol.messages.heartbeat import HeartbeatRequest
 from ..protocol.messages.offsets import (
     CommitInTransaction,
     OffsetCommitRequest,

@@ -12,9 +12,8 @@ from ..config.coordinator import CoordinatorConfig
 from ..errors import ConfigError
 from ..log.base import SharedLog
 from ..log.registry import log_from_url
-from ..sasl.server import Authenticator
-from ..topics.base import TopicSource
-from ..topics.broker import BrokerTopics
+from ..sasl import Authenticator
+from ..topics import BrokerTopics, TopicSource
 from ..transport.access import Access, Certificate, Security, load_authorities, load_certificate
 from ..transport.credentials import (
     FILE_NAME,

@@ -44,10 +44,8 @@ from ..errors import (
     UnknownServerError,
 )
 from ..fault_points import fault_point
-from ..group.kernel.effects import Effect, Warn
-from ..group.kernel.outcome import Outcome
+from ..group.kernel.outcome import Effect, Outcome, SetTimer, Timer, TimerKey, TimerKind, Warn
 from ..group.kernel.state import Process
-from ..group.kernel.timers import SetTimer, Timer, TimerKey, TimerKind
 from ..group.registry import (
     NO_CLIENT,
     ClientInfo,
@@ -72,8 +70,7 @@ from .intake import TAKES_LONG, Command, Describe, Intake, Reply, Snapshot, load
 from .journal import Writability, log_records
 from .loading import Groups, Loaded, Remove, Retention, is_vacant, recover_groups
 from .metrics import CoordinatorMetrics, RebalanceTraces
-from .parking import Dedup, Parking, WakeNext
-from .timers import Timers
+from .parking import Dedup, Parking, Timers, WakeNext
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ import logging
 from collections.abc import Collection, Coroutine, Mapping
 from typing import Any, Final, Protocol
 
-from ..group.kernel.effects import TransactionOutcome, TransactionsEnded
+from ..group.kernel.outcome import TransactionOutcome, TransactionsEnded
 from ..group.offsets.state import Offsets, Place
 from ..protocol.units import printable
 from .shard import Shard

@@ -15,10 +15,8 @@ from ..errors import GroupError
 from ..protocol.messages.api import Response
 from ..protocol.messages.describe import DescribedGroup, DescribeRequest
 from ..protocol.records.connect import Record
-from .kernel.effects import Compute
-from .kernel.outcome import Converted, Outcome
+from .kernel.outcome import Compute, Converted, Outcome, SetTimer
 from .kernel.state import NO_PROCESS, Process
-from .kernel.timers import SetTimer
 
 
 class ClientInfo(NamedTuple):
@@ -135,7 +133,7 @@ class GroupNumbers:
 
 
 Input = Any
-"""An input of a step: a request of ``request_types``, an expired ``TimerKey``, or a ``kernel.effects.Computed``."""
+"""An input of a step: a request of ``request_types``, an expired ``TimerKey``, or a ``kernel.outcome.Computed``."""
 
 
 class GroupType(Protocol):

@@ -48,11 +48,10 @@ from ..errors import (
     from_code,
 )
 from ..fault_points import fault_point
-from ..protocol.messages.common import AssignorInfo, ConfigEntry, grouped
+from ..protocol.messages.common import AssignorInfo, ConfigEntry, config_of, grouped, unit_list
 from ..protocol.messages.heartbeat import HeartbeatAssignment, HeartbeatRequest, HeartbeatResponse, TaskStatus
 from ..protocol.units import JOIN_EPOCH, LEAVE_EPOCH, NO_UNITS, STATIC_LEAVE_EPOCH, Unit, Units
 from .actions import Action, Assign, ComputeTarget, Drain, Fail, Grant, Lapse, Lose, Restart, Revoke, TellAssignor
-from .assignment import ConvertedAssignment, convert
 from .settings import MemberSettings, lease_ms, parked_ms
 
 MAX_STATUSES: Final = 1_000
@@ -546,3 +545,44 @@ class Member:
         self._leave_cause, self._returns = cause, returns
         if self.phase is not Phase.GONE:
             self.phase = Phase.LEAVING
+
+
+@dataclass(frozen=True, slots=True)
+class ConvertedAssignment:
+    """One member's complete assignment.
+
+    Attributes:
+        units: all units that the member is to run.
+        ordered: the same in the order of the response: connectors ascending, tasks ascending.
+        grants: the grants in the response, in the same order. Units that the member runs already have none.
+        owner_epochs: the owner epoch of each grant.
+    """
+
+    units: Units
+    ordered: list[Unit]
+    grants: dict[Unit, Grant]
+    owner_epochs: dict[Unit, int]
+
+
+def convert(assignment: HeartbeatAssignment) -> ConvertedAssignment:
+    """Convert the assignment of a response.
+
+    It may contain 100,000 grants. The result depends on the response alone, so a worker may convert it in a thread.
+    """
+    ordered = unit_list(assignment.units)
+    configs = {config.connector: config_of(config.config) for config in assignment.configs}
+    # Plain tuples, which compare equal to units.
+    granted = {(grant.connector, grant.task): grant for grant in assignment.grants}
+    grants = {
+        unit: Grant(
+            unit=unit,
+            owner_epoch=grant.owner_epoch,
+            incarnation=assignment.incarnation,
+            config=config_of(grant.config),
+            connector_config=configs.get(unit.connector, {}),
+        )
+        for unit in ordered
+        if (grant := granted.get(unit)) is not None
+    }
+    owner_epochs = {unit: grant.owner_epoch for unit, grant in grants.items()}
+    return ConvertedAssignment(frozenset(ordered), ordered, grants, owner_epochs)

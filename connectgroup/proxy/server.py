@@ -24,8 +24,7 @@ from ..protocol.messages.api import Response
 from ..protocol.messages.cluster import ApiVersionsRequest, FindCoordinatorRequest, FindCoordinatorResponse
 from ..protocol.messages.offsets import CommitInTransaction, TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from ..protocol.messages.rejected import rejected
-from ..topics.base import TopicSource
-from ..topics.broker import BrokerTopics
+from ..topics import BrokerTopics, TopicSource
 from ..transport.acceptor import Acceptor, bind
 from ..transport.credentials import announce, fingerprint, read_passwords, withdraw
 from ..transport.limits import resolve

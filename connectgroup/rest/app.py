@@ -14,8 +14,7 @@ from starlette.responses import Response
 from starlette.routing import Match
 from starlette.types import ASGIApp
 
-from ..client.admin import Admin
-from ..client.conditions import shown
+from ..client.admin import Admin, shown
 from ..config.secrets import Secrets
 from ..errors import ConnectGroupError, GroupIdNotFound, TransportError
 from ..loggers import Loggers

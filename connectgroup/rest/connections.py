@@ -26,8 +26,8 @@ import h11
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from ..transport.acceptor import Handshake
 from ..transport.access import Certificate
-from ..transport.handshake import Handshake
 from ..transport.limits import MAX_REFUSED, REFUSED_DESCRIPTORS, Complaints, descriptor_of, max_descriptor
 from .guard import error_response
 

@@ -301,8 +301,7 @@ def _warn_of_absent(ids: frozenset[str], groups: list[WorkerGroup]) -> None:
 def spans(request: pytest.FixtureRequest) -> Iterator[Spans]:
     """The spans of the coordinator and the workers of this process, as trees. Requires ``opentelemetry-sdk``."""
     pytest.importorskip("opentelemetry.sdk.trace", reason="the fixture spans needs: pip install opentelemetry-sdk")
-    from ..telemetry.capture import collect
-    from .spans import Spans
+    from .spans import Spans, collect
 
     def all_groups_are_real() -> bool:
         groups = request.node.stash.get(_GROUPS, [])

@@ -22,8 +22,7 @@ from typing import Any, ClassVar, Final, TypeVar
 from ..assign.api import ConnectAssignor
 from ..assign.placement import WorkerTraits
 from ..checks import check_call, check_name, check_number, check_object, kind_of
-from ..client.admin import Admin
-from ..client.conditions import MAX_NAMES, shown
+from ..client.admin import MAX_NAMES, Admin, shown
 from ..embedding import WORKERS, worker_names
 from ..errors import ConfigError, GroupError, GroupIdNotFound, TransportError
 from ..group.connect.settings import GroupSettings

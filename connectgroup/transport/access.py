@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ..errors import ConfigError
-from ..sasl.server import Authenticator
+from ..sasl import Authenticator
 from .base import reason
 from .credentials import Credentials
 

@@ -19,7 +19,13 @@ from ..errors import GroupAuthorizationFailed
 from ..protocol.messages.api import DirectHandler, Handler, Request, Response
 from ..protocol.messages.assignment import InstallRequest, PrepareRequest
 from ..protocol.messages.classic import GroupHeartbeatRequest, JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest
-from ..protocol.messages.cluster import ApiVersionsRequest, DescribeCoordinatorsRequest, FindCoordinatorRequest
+from ..protocol.messages.cluster import (
+    ApiVersionsRequest,
+    DescribeCoordinatorsRequest,
+    FindCoordinatorRequest,
+    SaslAuthenticateRequest,
+    SaslHandshakeRequest,
+)
 from ..protocol.messages.common import ConnectorTasks, RestartRequest, SetLoggerLevelRequest
 from ..protocol.messages.connectors import ConnectorChange, ResetTopicsRequest, UpdateConnectorsRequest
 from ..protocol.messages.consumer import (
@@ -28,15 +34,18 @@ from ..protocol.messages.consumer import (
     ConsumerInstallRequest,
     ConsumerPrepareRequest,
 )
-from ..protocol.messages.describe import DeleteRequest, DescribedGroup, DescribeRequest, DescribeResponse
-from ..protocol.messages.heartbeat import HeartbeatRequest
-from ..protocol.messages.listing import (
+from ..protocol.messages.describe import (
     DeleteGroupsRequest,
+    DeleteRequest,
     DescribedClassicGroup,
+    DescribedGroup,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
+    DescribeRequest,
+    DescribeResponse,
     ListGroupsRequest,
 )
+from ..protocol.messages.heartbeat import HeartbeatRequest
 from ..protocol.messages.offsets import (
     OffsetCommitRequest,
     OffsetDeleteRequest,
@@ -44,7 +53,6 @@ from ..protocol.messages.offsets import (
     TxnOffsetCommitRequest,
 )
 from ..protocol.messages.rejected import rejected
-from ..protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 from ..protocol.records.connect import GROUP_TYPE
 from ..protocol.units import printable
 from .access_rules import AccessOperation, AccessRules, Resource

@@ -9,15 +9,14 @@ from typing import Final, TypeVar
 
 from ..errors import CoordinatorNotAvailable, NotAuthenticated, TransportError
 from ..protocol.messages.api import Request, Response
-from ..protocol.messages.sasl import (
+from ..protocol.messages.cluster import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
     SaslHandshakeRequest,
     SaslHandshakeResponse,
 )
 from ..protocol.units import printable
-from ..sasl.scram import DIGESTS, MECHANISM, SaslError, ScramClient
-from ..sasl.server import PLAIN
+from ..sasl import DIGESTS, MECHANISM, PLAIN, SaslError, ScramClient
 from .credentials import VARIABLE, Credentials
 
 Send = Callable[[Request], asyncio.Future[Response]]

@@ -20,9 +20,8 @@ from typing import Any, Final, NamedTuple, cast
 from ..checks import check_number, check_text, check_whole
 from ..errors import ConfigError, NotAuthenticated, NotSent, TransportError, WireError
 from ..protocol.messages.api import Request, Response
-from ..protocol.messages.cluster import ApiVersionsRequest, ApiVersionsResponse
+from ..protocol.messages.cluster import ApiVersionsRequest, ApiVersionsResponse, SaslHandshakeRequest
 from ..protocol.messages.heartbeat import HeartbeatRequest
-from ..protocol.messages.sasl import SaslHandshakeRequest
 from ..protocol.units import printable
 from ..wire.apis import APIS, HEARTBEAT, MAX_SENT, Api, decode_response, encode_request
 from ..wire.forwarded import PRODUCE

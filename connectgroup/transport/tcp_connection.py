@@ -1,4 +1,10 @@
-"""One connection of the server: frames, requests, responses in request order, and the limits for its peer."""
+"""One connection of the server: frames, requests, responses in request order, and the limits for its peer.
+
+Large requests of all connections are decoded one after the other, so that heartbeats need not wait for them.
+
+Decoding a megabyte takes up to 300 ms. A connection has one request decoded at a time, and reads no further ones
+meanwhile: they wait in the buffer of its socket. So the connections that send large requests share the time fairly.
+"""
 
 from __future__ import annotations
 
@@ -13,22 +19,35 @@ from typing import Any, Final, Protocol, cast
 
 from ..errors import (
     CoordinatorNotAvailable,
+    IllegalSaslState,
     SaslAuthenticationFailed,
     UnknownServerError,
+    UnsupportedSaslMechanism,
     UnsupportedVersion,
     WireError,
 )
 from ..protocol.messages.api import Handler, Request, Response
-from ..protocol.messages.cluster import ApiVersionsRequest, FindCoordinatorRequest
+from ..protocol.messages.cluster import (
+    ApiVersionsRequest,
+    FindCoordinatorRequest,
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
 from ..protocol.messages.describe import DescribeResponse
 from ..protocol.messages.rejected import rejected
-from ..protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 from ..protocol.units import printable
-from ..sasl.server import Authenticator
+from ..sasl import MECHANISMS, Authenticator, Login, SaslError
 from ..threads import NoThread, off_loop
 from ..wire.apis import (
+    API_VERSIONS,
+    SASL_AUTHENTICATE,
+    SASL_HANDSHAKE,
+    DecodedRequest,
     DecodeFailure,
     RequestHeader,
+    decode_request,
     encode_response,
     header_of,
     refusal,
@@ -36,9 +55,7 @@ from ..wire.apis import (
 )
 from ..wire.framing import DEFAULT_MAX_BYTES, FrameReader, frame
 from .access import name_in
-from .admission import FAILURE_DELAY_S, MAX_FRAME_BYTES, REQUIRED, Admission
 from .base import Conversation, Relay
-from .large_requests import LARGE_BYTES, Decoded, LargeRequests, decoded as decoded_of
 from .limits import Limits, descriptor_of
 from .quotas import RequestQuotas
 
@@ -230,7 +247,7 @@ class Connection(asyncio.Protocol):
             self._count_incomplete(len(data))
             self._server.large_requests.decode(self, data, self._on_decoded)
         else:
-            self._handle(decoded_of(data))
+            self._handle(decoded(data))
 
     def _on_decoded(self, decoded: Decoded) -> None:
         """A large request has been decoded."""
@@ -473,3 +490,118 @@ class Connection(asyncio.Protocol):
         self._stopped = True
         self._reader.discard()
         self._transport.abort()
+
+
+MAX_FRAME_BYTES: Final = 16 * 1024
+"""Maximum size of a request before authentication. Kafka's ``sasl.server.max.receive.size`` is 512 KiB, for mechanisms
+with larger tokens than those here."""
+
+FAILURE_DELAY_S: Final = 0.1
+"""Delay of the response to a failed authentication: Kafka's ``connection.failed.authentication.delay.ms``."""
+
+REQUIRED: Final = "authentication is required: a user of the coordinator's file of credentials"
+"""The error message for a request before authentication."""
+
+
+class Admission:
+    """Whether the client of a connection is authenticated. Without an authenticator every client is."""
+
+    def __init__(self, authenticator: Authenticator | None) -> None:
+        self._login = Login(authenticator) if authenticator is not None else None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the client may send any request."""
+        return self._login is None or bool(self._login.principal)
+
+    @property
+    def principal(self) -> str:
+        """The authenticated user; empty before, and without an authenticator."""
+        return "" if self._login is None else self._login.principal
+
+    def refuses(self, api_key: int) -> bool:
+        """Whether a request of this API must wait for authentication."""
+        return not self.is_open and api_key not in (API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE)
+
+    def answer(self, request: SaslHandshakeRequest | SaslAuthenticateRequest) -> Response:
+        """Respond to a SASL request. After a response with an error the connection is to be closed."""
+        if isinstance(request, SaslHandshakeRequest):
+            return self._handshake(request)
+        if self._login is None:
+            return SaslAuthenticateResponse(
+                error_code=IllegalSaslState.code, error_message="this server does not authenticate its clients"
+            )
+        try:
+            return SaslAuthenticateResponse(auth_bytes=self._login.answer(request.auth_bytes))
+        except SaslError as error:
+            return SaslAuthenticateResponse(error_code=SaslAuthenticationFailed.code, error_message=str(error))
+
+    def _handshake(self, request: SaslHandshakeRequest) -> Response:
+        code = IllegalSaslState.code
+        if self._login is not None:
+            try:
+                code = 0 if self._login.choose(request.mechanism) else UnsupportedSaslMechanism.code
+            except SaslError:
+                code = IllegalSaslState.code
+        return SaslHandshakeResponse(error_code=code, mechanisms=MECHANISMS if self._login is not None else ())
+
+
+LARGE_BYTES: Final = 4 * 1024
+"""Smaller requests are decoded on arrival, which takes less than a millisecond."""
+
+IN_THREAD_BYTES: Final = 64 * 1024
+"""Larger ones are decoded in a thread: they take more than 10 ms."""
+
+MAX_TOGETHER_S: Final = 0.005
+"""Seconds of decoding in one turn of the event loop, after which everything else has its turn."""
+
+Decoded = DecodedRequest | DecodeFailure
+
+
+def decoded(data: bytes) -> Decoded:
+    """The request in a frame, or why there is none."""
+    try:
+        return decode_request(data)
+    except DecodeFailure as failure:
+        return failure
+
+
+class LargeRequests:
+    """The large requests of one server that are to be decoded, in the order of their arrival."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[object, tuple[bytes, Callable[[Decoded], None]]] = {}  # by connection
+        self._task: asyncio.Task[None] | None = None
+
+    def decode(self, connection: object, data: bytes, then: Callable[[Decoded], None]) -> None:
+        """Decode a request of a connection that has none here; ``then`` is called with it, in a later turn of the loop.
+
+        ``then`` must not raise.
+        """
+        self._waiting[connection] = data, then
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run(), name="decoding large requests")
+
+    def forget(self, connection: object) -> None:
+        """A connection is lost: its request is not decoded any more."""
+        self._waiting.pop(connection, None)
+
+    async def _run(self) -> None:
+        clock = asyncio.get_running_loop().time
+        began_s = clock()
+        try:
+            while self._waiting:
+                data, then = self._waiting.pop(next(iter(self._waiting)))
+                then(await _decoded_in_thread(data) if len(data) > IN_THREAD_BYTES else decoded(data))
+                if clock() - began_s > MAX_TOGETHER_S:
+                    await asyncio.sleep(0)
+                    began_s = clock()
+        finally:
+            self._task = None
+
+
+async def _decoded_in_thread(data: bytes) -> Decoded:
+    try:
+        return await off_loop("decode a request", decoded, data)
+    except NoThread:
+        return decoded(data)

@@ -38,17 +38,15 @@ from ..wire.apis import (
     refusal,
     served,
 )
-from .acceptor import Acceptor, bind, cannot_listen
+from .acceptor import Acceptor, Handshake, bind, cannot_listen
 from .access import Security
 from .access_rules import AccessOperation, Resource
 from .audit import AuditedHandler, AuditLog, is_change, record_request, result_of
 from .base import Relay
 from .group_access import CODE, Authorization, AuthorizedHandler, RequiredAccess, needed
-from .handshake import Handshake
-from .large_requests import LargeRequests
 from .limits import LOOPBACK, REFUSED_DESCRIPTORS, Complaints, Limits, is_loopback, max_descriptor, resolve
 from .quotas import RequestQuotas
-from .tcp_connection import Connection, Server
+from .tcp_connection import Connection, LargeRequests, Server
 
 GROUP_KEY: Final = 0
 """FindCoordinator's key type for groups, the only supported key type."""

@@ -32,7 +32,7 @@ from operator import attrgetter
 from typing import Final, TypeVar
 
 from ..errors import WireError
-from ..protocol.messages.embedded import UNKNOWN_GENERATION, EmbeddedAssignment, Subscription
+from ..protocol.messages.classic import UNKNOWN_GENERATION, EmbeddedAssignment, Subscription
 from ..protocol.units import Partitions, TopicPartition
 from .primitives import WireFault, bad_count, bad_length, classic_string, read_classic_string
 

@@ -18,6 +18,8 @@ from ..protocol.messages.cluster import (
     ApiVersionsResponse,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
+    MetadataRequest,
+    MetadataResponse,
 )
 from ..protocol.messages.consumer import (
     ConsumerHeartbeatRequest,
@@ -33,7 +35,7 @@ from ..protocol.messages.offsets import (
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
-from . import apis, kafka_messages as kafka
+from . import apis
 from .codec import Codec, compile_codec
 from .definition import load
 from .table import Entry, Party, sent_by
@@ -43,15 +45,10 @@ OffsetResponse = OffsetCommitResponse | OffsetFetchResponse
 ConsumerRequest = ConsumerHeartbeatRequest | ConsumerPrepareRequest | ConsumerInstallRequest
 ConsumerResponse = ConsumerHeartbeatResponse | ConsumerPrepareResponse | ConsumerInstallResponse
 BrokerRequest = (
-    kafka.KafkaRequest | OffsetRequest | GroupRequest | ConsumerRequest | ApiVersionsRequest | FindCoordinatorRequest
+    MetadataRequest | OffsetRequest | GroupRequest | ConsumerRequest | ApiVersionsRequest | FindCoordinatorRequest
 )
 BrokerResponse = (
-    kafka.KafkaResponse
-    | OffsetResponse
-    | GroupResponse
-    | ConsumerResponse
-    | ApiVersionsResponse
-    | FindCoordinatorResponse
+    MetadataResponse | OffsetResponse | GroupResponse | ConsumerResponse | ApiVersionsResponse | FindCoordinatorResponse
 )
 
 _SENT_FROM: Final = {
@@ -73,7 +70,7 @@ def encode_call(request: BrokerRequest, *, version: int, correlation_id: int, cl
     """
     api = BROKER_APIS[type(request)]
     _codec(api, api.requests, version)
-    if not isinstance(request, kafka.KafkaRequest):
+    if not isinstance(request, MetadataRequest):
         return apis.encode_request(request, version=version, correlation_id=correlation_id, client_id=client_id)
     header = apis.encode_header(api.key, version, correlation_id, client_id, flexible=True)
     return header + _codec(api, api.requests, version).encode(request)

@@ -14,7 +14,7 @@ import struct
 from typing import Any, Final
 
 from ..errors import WireError
-from ..protocol.records import classic, connect as records, consumer, offsets
+from ..protocol.records import connect as records, consumer
 from ..protocol.records.base import Key, Kind, Tombstone
 from ..protocol.records.connect import Record
 from ..protocol.units import printable
@@ -34,15 +34,15 @@ CLASSES: Final[dict[Kind, type[Any]]] = {
     Kind.STATUS: records.StatusRecord,
     Kind.REBALANCE: records.RebalanceRecord,
     Kind.DELAY: records.DelayRecord,
-    Kind.CLASSIC_GROUP: classic.ClassicGroupRecord,
-    Kind.OFFSET: offsets.OffsetRecord,
-    Kind.PENDING_OFFSET: offsets.PendingOffsetRecord,
+    Kind.CLASSIC_GROUP: consumer.ClassicGroupRecord,
+    Kind.OFFSET: consumer.OffsetRecord,
+    Kind.PENDING_OFFSET: consumer.PendingOffsetRecord,
     Kind.CONSUMER_MEMBER: consumer.ConsumerMemberRecord,
     Kind.CONSUMER_TARGET_MEMBER: consumer.ConsumerTargetMemberRecord,
     Kind.CONSUMER_CURRENT: consumer.ConsumerCurrentRecord,
     Kind.CONSUMER_TOPICS: consumer.ConsumerTopicsRecord,
     Kind.CONSUMER_REGEX: consumer.ConsumerRegexRecord,
-    Kind.CLASSIC_MEMBER: classic.ClassicMemberRecord,
+    Kind.CLASSIC_MEMBER: consumer.ClassicMemberRecord,
 }
 """The class of each kind; its definition has the same name."""
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
-from ..protocol.messages import classic, listing
+from ..protocol.messages import classic, describe
 from ..protocol.messages.assignment import InstallRequest, InstallResponse, PrepareRequest, PrepareResponse
 from ..protocol.messages.cluster import (
     ApiVersionsRequest,
@@ -20,6 +20,12 @@ from ..protocol.messages.cluster import (
     DescribeCoordinatorsResponse,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
+    MetadataRequest,
+    MetadataResponse,
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
 )
 from ..protocol.messages.common import RestartRequest, RestartResponse, SetLoggerLevelRequest, SetLoggerLevelResponse
 from ..protocol.messages.connectors import (
@@ -50,13 +56,6 @@ from ..protocol.messages.offsets import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
 )
-from ..protocol.messages.sasl import (
-    SaslAuthenticateRequest,
-    SaslAuthenticateResponse,
-    SaslHandshakeRequest,
-    SaslHandshakeResponse,
-)
-from . import kafka_messages as kafka
 
 
 class Party(Enum):
@@ -95,7 +94,7 @@ ADMIN: Final = frozenset({Party.ADMIN})
 CONSUMER: Final = frozenset({Party.CONSUMER})
 
 TABLE: Final = (
-    Entry(3, "Metadata", kafka.MetadataRequest, kafka.MetadataResponse, BROKER, CONSUMER),
+    Entry(3, "Metadata", MetadataRequest, MetadataResponse, BROKER, CONSUMER),
     Entry(8, "OffsetCommit", OffsetCommitRequest, OffsetCommitResponse, COORDINATOR | BROKER, CONSUMER),
     Entry(9, "OffsetFetch", OffsetFetchRequest, OffsetFetchResponse, COORDINATOR | BROKER, CONSUMER),
     Entry(
@@ -112,8 +111,8 @@ TABLE: Final = (
     ),
     Entry(13, "LeaveGroup", classic.LeaveGroupRequest, classic.LeaveGroupResponse, COORDINATOR | BROKER, CONSUMER),
     Entry(14, "SyncGroup", classic.SyncGroupRequest, classic.SyncGroupResponse, COORDINATOR | BROKER, CONSUMER),
-    Entry(15, "DescribeGroups", listing.DescribeGroupsRequest, listing.DescribeGroupsResponse, COORDINATOR, ADMIN),
-    Entry(16, "ListGroups", listing.ListGroupsRequest, listing.ListGroupsResponse, COORDINATOR, ADMIN),
+    Entry(15, "DescribeGroups", describe.DescribeGroupsRequest, describe.DescribeGroupsResponse, COORDINATOR, ADMIN),
+    Entry(16, "ListGroups", describe.ListGroupsRequest, describe.ListGroupsResponse, COORDINATOR, ADMIN),
     Entry(17, "SaslHandshake", SaslHandshakeRequest, SaslHandshakeResponse, COORDINATOR, WORKER | ADMIN | CONSUMER),
     Entry(18, "ApiVersions", ApiVersionsRequest, ApiVersionsResponse, COORDINATOR | BROKER, WORKER | ADMIN | CONSUMER),
     Entry(28, "TxnOffsetCommit", TxnOffsetCommitRequest, TxnOffsetCommitResponse, COORDINATOR | BROKER, ADMIN),
@@ -125,7 +124,7 @@ TABLE: Final = (
         COORDINATOR,
         WORKER | ADMIN | CONSUMER,
     ),
-    Entry(42, "DeleteGroups", listing.DeleteGroupsRequest, listing.DeleteGroupsResponse, COORDINATOR, ADMIN),
+    Entry(42, "DeleteGroups", describe.DeleteGroupsRequest, describe.DeleteGroupsResponse, COORDINATOR, ADMIN),
     Entry(47, "OffsetDelete", OffsetDeleteRequest, OffsetDeleteResponse, COORDINATOR, ADMIN),
     Entry(
         68,

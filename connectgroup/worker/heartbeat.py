@@ -15,8 +15,7 @@ from dataclasses import replace
 from ..backoff import BackOff, should_log
 from ..errors import ComputeAssignment, GroupError, TransportError, from_code
 from ..member.actions import Action
-from ..member.assignment import ConvertedAssignment, convert
-from ..member.state_machine import Member
+from ..member.state_machine import ConvertedAssignment, Member, convert
 from ..protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse, TaskStatus
 from ..protocol.messages.progress import MAX_LINES, LogLine, TaskProgress
 from ..protocol.units import JOIN_EPOCH

@@ -14,8 +14,7 @@ from ..protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from ..protocol.units import JOIN_EPOCH
 from ..telemetry.metric_table import Scope
 from ..telemetry.metrics import MetricSource, forget, register
-from ..telemetry.rebalances import Rebalances
-from ..telemetry.window import Window
+from ..telemetry.window import Rebalances, Window
 from ..threads import clock_of
 
 _NO_REBALANCE: Final = (ComputeTarget, Restart, Drain)

@@ -6,7 +6,7 @@ from collections import Counter, deque
 from collections.abc import Mapping
 
 from connectgroup.assign.api import PartitionAssignorInput
-from connectgroup.assign.ownership import claimants
+from connectgroup.assign.members import claimants
 from connectgroup.protocol.units import Units
 
 MOVE = 10**6

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 
 from connectgroup.assign.api import PartitionAssignorInput
-from connectgroup.assign.ownership import claimants
+from connectgroup.assign.members import claimants
 from connectgroup.assignors.cooperative_sticky import CooperativeStickyAssignor
 from connectgroup.assignors.sticky import StickyAssignor
 from connectgroup.testing import AssignorContract

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from connectgroup.assign.api import PartitionAssignor, PartitionAssignorInput
-from connectgroup.assign.ownership import claimants
+from connectgroup.assign.members import claimants
 from connectgroup.assignors.cooperative_sticky import CooperativeStickyAssignor
 from connectgroup.assignors.range import RangeAssignor, ServerRangeAssignor
 from connectgroup.assignors.roundrobin import RoundRobinAssignor

@@ -24,14 +24,13 @@ from typing import Final
 from connectgroup.protocol.messages.api import Request
 from connectgroup.protocol.messages.assignment import InstallRequest
 from connectgroup.protocol.messages.classic import JoinGroupRequest, OfferedProtocol
+from connectgroup.protocol.messages.cluster import SaslAuthenticateRequest, SaslHandshakeRequest
 from connectgroup.protocol.messages.common import ConnectorTasks
 from connectgroup.protocol.messages.connectors import ConnectorChange, UpdateConnectorsRequest
 from connectgroup.protocol.messages.consumer import ConsumerHeartbeatRequest
-from connectgroup.protocol.messages.describe import DeleteRequest
+from connectgroup.protocol.messages.describe import DeleteRequest, DescribeGroupsRequest, ListGroupsRequest
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
-from connectgroup.protocol.messages.listing import DescribeGroupsRequest, ListGroupsRequest
 from connectgroup.protocol.messages.offsets import OffsetCommitRequest, PartitionCommit, TopicCommit
-from connectgroup.protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 from connectgroup.wire.apis import APIS, HEARTBEAT, encode_request
 from connectgroup.wire.framing import frame
 

@@ -23,14 +23,17 @@ from connectgroup.assign.sandbox import run_assignor
 from connectgroup.assignors.cooperative_sticky import CooperativeStickyAssignor
 from connectgroup.assignors.range import RangeAssignor
 from connectgroup.assignors.roundrobin import RoundRobinAssignor
-from connectgroup.consumer.choice import assignor_named, choose_leader, choose_protocol, join_offers
 from connectgroup.consumer.rounds import (
     AfterSync,
     Joined,
     after_sync,
     assignments_to_send,
+    assignor_named,
     before_joining,
+    choose_leader,
+    choose_protocol,
     group_input,
+    join_offers,
     validate_result,
 )
 from connectgroup.protocol.messages.classic import OfferedProtocol

@@ -10,9 +10,9 @@ from connectgroup.assignors.cooperative_sticky import CooperativeStickyAssignor
 from connectgroup.assignors.range import RangeAssignor
 from connectgroup.assignors.roundrobin import RoundRobinAssignor
 from connectgroup.assignors.sticky import StickyAssignor
-from connectgroup.consumer.choice import assignor_named, choose_leader, choose_protocol, join_offers, protocols_of
+from connectgroup.consumer.rounds import assignor_named, choose_leader, choose_protocol, join_offers, protocols_of
 from connectgroup.errors import ConfigError, PluginError, WireError
-from connectgroup.protocol.messages.embedded import Subscription
+from connectgroup.protocol.messages.classic import Subscription
 from connectgroup.wire.embedded import decode_subscription
 from tests.assignors.partition_tables import partitions
 

@@ -11,15 +11,15 @@ pytest.importorskip("confluent_kafka", reason="the extra 'kafka' is not installe
 
 from connectgroup.consumer.classic import ClassicMembership
 from connectgroup.consumer.client import GroupClient
-from connectgroup.consumer.commits import Commits
 from connectgroup.consumer.errors import Code, Problems
 from connectgroup.consumer.offsets import ReadPosition
-from connectgroup.consumer.ownership import PartitionOwnership
+from connectgroup.consumer.ownership import Commits, PartitionOwnership
 from connectgroup.consumer.reading import Reading
 from connectgroup.consumer.settings import GroupConsumerSettings
 from connectgroup.consumer.work import ClassicWork
 from connectgroup.plugins import load_partition_assignor
 from connectgroup.protocol.messages.classic import (
+    EmbeddedAssignment,
     GroupHeartbeatRequest,
     GroupHeartbeatResponse,
     JoinGroupRequest,
@@ -27,7 +27,6 @@ from connectgroup.protocol.messages.classic import (
     OfferedProtocol,
     SyncGroupResponse,
 )
-from connectgroup.protocol.messages.embedded import EmbeddedAssignment
 from connectgroup.protocol.messages.offsets import (
     OffsetCommitRequest,
     OffsetCommitResponse,

@@ -9,11 +9,11 @@ import pytest
 pytest.importorskip("confluent_kafka", reason="the extra 'kafka' is not installed")
 
 from connectgroup.consumer.client import GroupClient
-from connectgroup.consumer.commits import Commits
 from connectgroup.consumer.epochs import EpochMembership
 from connectgroup.consumer.errors import Code, CommitRefused
 from connectgroup.consumer.membership import Membership
 from connectgroup.consumer.offsets import ReadPosition, commit
+from connectgroup.consumer.ownership import Commits
 from connectgroup.consumer.reading import Reading
 from connectgroup.consumer.settings import GroupConsumerSettings
 from connectgroup.protocol.messages.offsets import (

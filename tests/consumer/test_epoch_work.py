@@ -9,9 +9,8 @@ import pytest
 pytest.importorskip("confluent_kafka", reason="the extra 'kafka' is not installed")
 
 from connectgroup.consumer.client import GroupClient
-from connectgroup.consumer.commits import Commits
 from connectgroup.consumer.epochs import Assigned, EpochMembership
-from connectgroup.consumer.ownership import PartitionOwnership
+from connectgroup.consumer.ownership import Commits, PartitionOwnership
 from connectgroup.consumer.reading import Reading
 from connectgroup.consumer.settings import GroupConsumerSettings
 from connectgroup.consumer.work import EpochWork

@@ -24,7 +24,7 @@ from connectgroup.consumer.connection import BrokerConnection
 from connectgroup.consumer.errors import BrokerError, Code, error_name
 from connectgroup.consumer.fetching import make_consumer
 from connectgroup.consumer.settings import GroupConsumerSettings
-from connectgroup.wire.kafka_messages import MetadataRequest
+from connectgroup.protocol.messages.cluster import MetadataRequest
 
 NOWHERE = "127.0.0.1:9"
 

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from connectgroup.assign.api import PartitionAssignment, PartitionAssignorInput, RebalanceProtocol
-from connectgroup.assign.members import PartitionMemberAssignment, TopicSpec
-from connectgroup.assign.ownership import claimants
+from connectgroup.assign.members import PartitionMemberAssignment, TopicSpec, claimants
 from connectgroup.assign.sandbox import run_assignor
 from connectgroup.assignors.cooperative_sticky import CooperativeStickyAssignor
 from connectgroup.assignors.range import RangeAssignor
@@ -24,7 +23,7 @@ from connectgroup.consumer.rounds import (
     validate_result,
 )
 from connectgroup.errors import PluginError, WireError
-from connectgroup.protocol.messages.embedded import Subscription
+from connectgroup.protocol.messages.classic import Subscription
 from connectgroup.protocol.units import TopicPartition
 from connectgroup.wire.embedded import decode_assignment
 from tests.assignors import partition_tables as tables

@@ -5,10 +5,14 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from connectgroup.assign.api import PartitionAssignment, PartitionAssignorInput
-from connectgroup.assign.cooperative import EarlyAssignment, assigned_too_early
-from connectgroup.assign.members import PartitionMemberAssignment
-from connectgroup.assign.ownership import claimants, format_overlaps, require_no_overlap, validate_subscription
+from connectgroup.assign.api import EarlyAssignment, PartitionAssignment, PartitionAssignorInput, assigned_too_early
+from connectgroup.assign.members import (
+    PartitionMemberAssignment,
+    claimants,
+    format_overlaps,
+    require_no_overlap,
+    validate_subscription,
+)
 from connectgroup.assign.sandbox import run_assignor
 from connectgroup.assignors.range import RangeAssignor
 from connectgroup.protocol.units import TopicPartition

@@ -69,8 +69,7 @@ from connectgroup.protocol.messages.offsets import (
     TopicCommit,
 )
 from connectgroup.protocol.records.consumer import TopicMetadata
-from connectgroup.topics.base import Topics
-from connectgroup.topics.static import StaticTopics, topic_id
+from connectgroup.topics import StaticTopics, Topics, topic_id
 from connectgroup.transport.tcp_client import TcpClient
 from connectgroup.transport.tcp_server import TcpServer
 from tests.distribution import make_distribution

@@ -8,7 +8,7 @@ import pytest
 
 from connectgroup.coordinator.runtime import Coordinator
 from connectgroup.errors import FencedMemberEpoch, GroupIdNotFound, NonEmptyGroup, PolicyViolation
-from connectgroup.group.kernel.timers import TimerKind
+from connectgroup.group.kernel.outcome import TimerKind
 from connectgroup.log.memory import MemoryLog, MemoryStorage
 from connectgroup.protocol.messages.describe import DeleteRequest, DeleteResponse, DescribeRequest, DescribeResponse
 from connectgroup.protocol.units import Unit

@@ -12,9 +12,15 @@ from connectgroup.coordinator.runtime import Coordinator
 from connectgroup.errors import InvalidRequest, StaleMemberEpoch, UnknownMemberId
 from connectgroup.log.memory import MemoryLog
 from connectgroup.protocol.messages.api import Request
-from connectgroup.protocol.messages.describe import DeleteRequest, DescribeRequest, DescribeResponse
+from connectgroup.protocol.messages.describe import (
+    DeleteGroupsRequest,
+    DeleteRequest,
+    DescribeGroupsRequest,
+    DescribeRequest,
+    DescribeResponse,
+    ListGroupsRequest,
+)
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from connectgroup.protocol.messages.listing import DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest
 
 from .builders import GROUP, add, ask, beat, change, look, memory_is_log, send, serving
 

@@ -6,7 +6,7 @@ import pytest
 
 from connectgroup.coordinator.runtime import Coordinator
 from connectgroup.group.connect.classic_members import metadata
-from connectgroup.protocol.messages.listing import (
+from connectgroup.protocol.messages.describe import (
     DeleteGroupsRequest,
     DescribeGroupsRequest,
     DescribeGroupsResponse,

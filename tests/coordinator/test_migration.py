@@ -23,6 +23,7 @@ from connectgroup.errors import (
 from connectgroup.group.connect.settings import GroupSettings
 from connectgroup.log.memory import MemoryLog, MemoryStorage
 from connectgroup.protocol.messages.classic import (
+    EmbeddedAssignment,
     GroupHeartbeatRequest,
     JoinGroupRequest,
     JoinGroupResponse,
@@ -30,6 +31,7 @@ from connectgroup.protocol.messages.classic import (
     LeavingMember,
     MemberShare,
     OfferedProtocol,
+    Subscription,
     SyncGroupRequest,
 )
 from connectgroup.protocol.messages.consumer import (
@@ -37,7 +39,6 @@ from connectgroup.protocol.messages.consumer import (
     ConsumerDescribeResponse,
     each_partition,
 )
-from connectgroup.protocol.messages.embedded import EmbeddedAssignment, Subscription
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
 from connectgroup.protocol.messages.offsets import (
     OffsetCommitRequest,
@@ -46,7 +47,7 @@ from connectgroup.protocol.messages.offsets import (
     TopicCommit,
 )
 from connectgroup.protocol.units import TopicPartition
-from connectgroup.topics.static import StaticTopics
+from connectgroup.topics import StaticTopics
 from connectgroup.wire import embedded
 
 from .builders import FaultyLog, tick

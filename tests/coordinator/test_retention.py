@@ -33,7 +33,7 @@ from connectgroup.protocol.messages.offsets import (
     PartitionCommit,
     TopicCommit,
 )
-from connectgroup.topics.static import StaticTopics
+from connectgroup.topics import StaticTopics
 from tests.worker.builders import settings
 
 from .builders import add, ask, beat, change, memory_is_log, send, served, serving

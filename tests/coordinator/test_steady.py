@@ -14,7 +14,7 @@ from connectgroup.log.memory import MemoryLog
 from connectgroup.protocol.messages.common import RestartRequest
 from connectgroup.protocol.messages.consumer import ConsumerHeartbeatRequest
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from connectgroup.topics.static import StaticTopics
+from connectgroup.topics import StaticTopics
 from tests.worker.builders import settings
 
 from .builders import GROUP, FaultyLog, ask, beat, send, served, serving, tick

@@ -10,10 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from connectgroup.errors import GroupError
-from connectgroup.group.kernel.effects import Compute
-from connectgroup.group.kernel.outcome import Outcome
+from connectgroup.group.kernel.outcome import CancelTimer, Compute, Outcome, SetTimer, TimerKey, TimerKind
 from connectgroup.group.kernel.state import ANY_PROCESS, Process
-from connectgroup.group.kernel.timers import CancelTimer, SetTimer, TimerKey, TimerKind
 from connectgroup.group.registry import NO_CLIENT, ClientInfo, GroupNumbers, RequestTraits
 from connectgroup.protocol.messages.describe import DescribedGroup, DescribeRequest
 from connectgroup.protocol.records.base import Key, Kind, Tombstone

@@ -16,9 +16,8 @@ from connectgroup.errors import ComputeAssignment, FencedMemberEpoch, InvalidAss
 from connectgroup.group.connect.group_type import ConnectRequest, belongs_to
 from connectgroup.group.connect.settings import GroupSettings
 from connectgroup.group.connect.state import ConnectGroupState
-from connectgroup.group.kernel.outcome import Outcome
+from connectgroup.group.kernel.outcome import Outcome, TimerKey, TimerKind
 from connectgroup.group.kernel.reconcile import Current
-from connectgroup.group.kernel.timers import TimerKey, TimerKind
 from connectgroup.protocol.messages.api import Response
 from connectgroup.protocol.messages.assignment import (
     InstalledMember,

@@ -8,8 +8,7 @@ from connectgroup.errors import ConnectGroupError
 from connectgroup.group.connect.group_type import ConnectGroupType, GroupInput, step
 from connectgroup.group.connect.settings import GroupSettings
 from connectgroup.group.connect.state import ConnectGroupState
-from connectgroup.group.kernel.effects import Compute, Computed
-from connectgroup.group.kernel.outcome import Outcome
+from connectgroup.group.kernel.outcome import Compute, Computed, Outcome
 from connectgroup.protocol.messages.api import Response
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
 from connectgroup.protocol.records.connect import CurrentRecord

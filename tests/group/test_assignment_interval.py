@@ -6,7 +6,7 @@ import pytest
 
 from connectgroup.group.connect.group_type import on_load
 from connectgroup.group.kernel.computation import compute_timer
-from connectgroup.group.kernel.timers import SetTimer, TimerKind
+from connectgroup.group.kernel.outcome import SetTimer, TimerKind
 
 from .builders import FixedAssignor, Scene, added, info, settings, tasks, units_at
 

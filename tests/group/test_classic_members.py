@@ -18,8 +18,7 @@ from connectgroup.errors import (
 )
 from connectgroup.group.connect.classic_members import assignment, metadata
 from connectgroup.group.connect.group_type import ConnectGroupType
-from connectgroup.group.kernel.effects import Compute
-from connectgroup.group.kernel.timers import TimerKind
+from connectgroup.group.kernel.outcome import Compute, TimerKind
 from connectgroup.group.registry import NO_CLIENT
 from connectgroup.protocol.messages.classic import (
     WORKER_PROTOCOL,

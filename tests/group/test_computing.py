@@ -18,7 +18,7 @@ from connectgroup.errors import (
 from connectgroup.group.connect.describe import describe
 from connectgroup.group.connect.group_type import on_load
 from connectgroup.group.kernel.computation import compute_timer
-from connectgroup.group.kernel.timers import SetTimer, TimerKey, TimerKind
+from connectgroup.group.kernel.outcome import SetTimer, TimerKey, TimerKind
 from connectgroup.protocol.messages.assignment import (
     AssignorMetadata,
     InstalledMember,

@@ -6,7 +6,7 @@ import pytest
 
 from connectgroup.group.connect.describe import describe
 from connectgroup.group.connect.group_type import on_load
-from connectgroup.group.kernel.timers import CancelTimer, SetTimer, TimerKey, TimerKind
+from connectgroup.group.kernel.outcome import CancelTimer, SetTimer, TimerKey, TimerKind
 from connectgroup.protocol.messages.assignment import InstalledMember, InstallRequest, InstallResponse
 from connectgroup.protocol.messages.common import grouped, units_of
 from connectgroup.protocol.messages.connectors import ConnectorChange

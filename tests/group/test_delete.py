@@ -7,7 +7,7 @@ import pytest
 from connectgroup.errors import GroupIdNotFound, InvalidGroupId, NonEmptyGroup
 from connectgroup.group.connect.describe import describe
 from connectgroup.group.connect.state import ConnectGroupState
-from connectgroup.group.kernel.timers import CancelTimer, TimerKey, TimerKind
+from connectgroup.group.kernel.outcome import CancelTimer, TimerKey, TimerKind
 from connectgroup.protocol.messages.describe import DeletedGroup, DeleteRequest, DeleteResponse
 from connectgroup.protocol.messages.heartbeat import TaskStatus
 from connectgroup.protocol.records.base import Tombstone

@@ -15,8 +15,8 @@ from connectgroup.errors import (
 from connectgroup.group.connect.describe import describe
 from connectgroup.group.connect.group_type import on_load
 from connectgroup.group.connect.state import ConnectGroupState
+from connectgroup.group.kernel.outcome import CancelTimer, SetTimer, Timer, TimerKey, TimerKind, rebalance
 from connectgroup.group.kernel.state import ANY_PROCESS, NO_PROCESS, Process
-from connectgroup.group.kernel.timers import CancelTimer, SetTimer, Timer, TimerKey, TimerKind, rebalance
 from connectgroup.protocol.messages.common import grouped
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
 from connectgroup.protocol.records.base import Key, Kind, Tombstone

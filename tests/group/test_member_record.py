@@ -9,7 +9,7 @@ import pytest
 from connectgroup.errors import InvalidRequest
 from connectgroup.group.connect.describe import describe
 from connectgroup.group.connect.group_type import step
-from connectgroup.group.kernel.timers import TimerKind
+from connectgroup.group.kernel.outcome import TimerKind
 from connectgroup.group.registry import ClientInfo
 from connectgroup.protocol.messages.common import ConfigEntry, entries
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse

@@ -9,7 +9,7 @@ import pytest
 from connectgroup.errors import PluginError
 from connectgroup.group.connect.describe import describe, measure
 from connectgroup.group.connect.state import ConnectGroupState
-from connectgroup.group.kernel.timers import TimerKind
+from connectgroup.group.kernel.outcome import TimerKind
 from connectgroup.protocol.messages.connectors import ConnectorChange
 from connectgroup.protocol.messages.describe import NOT_STARTED
 from connectgroup.protocol.messages.heartbeat import TaskStatus

@@ -16,8 +16,8 @@ import pytest
 
 from connectgroup.errors import FencedMemberEpoch
 from connectgroup.group.kernel import reconcile as reconcile_module
+from connectgroup.group.kernel.outcome import rebalance
 from connectgroup.group.kernel.reconcile import Current, ReconcileTarget, reconcile
-from connectgroup.group.kernel.timers import rebalance
 from connectgroup.protocol.messages.common import entries
 from connectgroup.protocol.messages.connectors import ConnectorChange
 from connectgroup.protocol.records.connect import MemberState, TargetState

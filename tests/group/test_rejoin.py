@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from connectgroup.errors import ComputeAssignment, StaleGroupEpoch
 from connectgroup.group.connect.group_type import on_load
-from connectgroup.group.kernel.timers import SetTimer, TimerKind
+from connectgroup.group.kernel.outcome import SetTimer, TimerKind
 from connectgroup.protocol.messages.common import entries, grouped
 from connectgroup.protocol.messages.connectors import ConnectorChange
 from connectgroup.protocol.records.connect import MemberRecord, TargetMemberRecord

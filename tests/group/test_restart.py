@@ -7,7 +7,7 @@ import pytest
 from connectgroup.errors import FencedMemberEpoch, GroupIdNotFound, InvalidRequest, UnknownMemberId
 from connectgroup.group.connect.describe import describe
 from connectgroup.group.connect.draft import MAX_RESTART_REQUESTS
-from connectgroup.group.kernel.timers import SetTimer, TimerKey, TimerKind
+from connectgroup.group.kernel.outcome import SetTimer, TimerKey, TimerKind
 from connectgroup.protocol.messages.common import RestartRequest, RestartResponse, units_of
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from connectgroup.protocol.records.connect import MemberRecord

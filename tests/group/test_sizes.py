@@ -11,10 +11,9 @@ from connectgroup.errors import InvalidRequest
 from connectgroup.group.connect.describe import describe
 from connectgroup.group.connect.group_type import ConnectGroupType, step
 from connectgroup.group.connect.settings import GroupSettings
-from connectgroup.group.connect.state import ConnectGroupState
-from connectgroup.group.kernel.timers import TimerKind
+from connectgroup.group.connect.state import MAX_GROUP_BYTES, ConnectGroupState, connector_bytes
+from connectgroup.group.kernel.outcome import TimerKind
 from connectgroup.group.registry import ConnectorNumbers, GroupNumbers
-from connectgroup.group.sizes import MAX_GROUP_BYTES, connector_bytes
 from connectgroup.log.base import MAX_BATCH_BYTES, encode_batch
 from connectgroup.protocol.messages.common import AssignorInfo, entries, grouped
 from connectgroup.protocol.messages.connectors import (

@@ -9,7 +9,7 @@ from connectgroup.errors import (
     UnknownMemberId,
 )
 from connectgroup.group.connect.describe import describe
-from connectgroup.group.kernel.timers import CancelTimer, TimerKey, TimerKind
+from connectgroup.group.kernel.outcome import CancelTimer, TimerKey, TimerKind
 from connectgroup.protocol.messages.connectors import ConnectorChange
 from connectgroup.protocol.messages.heartbeat import TaskStatus
 from connectgroup.protocol.records.connect import MemberState

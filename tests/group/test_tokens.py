@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from connectgroup.errors import PluginError
 from connectgroup.group.connect.state import ConnectGroupState
-from connectgroup.group.kernel.timers import TimerKind
+from connectgroup.group.kernel.outcome import TimerKind
 from connectgroup.protocol.messages.connectors import ConnectorChange
 from connectgroup.protocol.units import Unit
 

@@ -11,7 +11,7 @@ import pytest
 
 from connectgroup.errors import ComputeAssignment, InvalidAssignment, StaleGroupEpoch, UnknownMemberId
 from connectgroup.group.kernel.computation import compute_timer
-from connectgroup.group.kernel.timers import TimerKind
+from connectgroup.group.kernel.outcome import TimerKind
 from connectgroup.protocol.messages.assignment import InstalledMember, InstallRequest
 from connectgroup.protocol.messages.common import ConnectorTasks, entries, grouped
 from connectgroup.protocol.messages.connectors import ConnectorChange

@@ -27,7 +27,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final, Self
 
-from connectgroup.testing.tcp_proxy import TcpProxy
+from connectgroup.testing.real_group import TcpProxy
 from tests.spark.postgres_server import RestartableServer
 
 from .commands import CONNECTOR, CommandGroup

@@ -29,7 +29,7 @@ import pytest
 
 from benchmarks.task_log import Death, overlaps
 from connectgroup.dataplane.java_plugins import PLUGIN_PATH as JAVA_PLUGINS
-from connectgroup.testing.tcp_proxy import TcpProxy
+from connectgroup.testing.real_group import TcpProxy
 from connectgroup.transport.credentials import FILE_NAME
 from tests.spark.conftest import kafka as kafka
 from tests.spark.java_plugins import debezium as debezium, java_plugin_path as java_plugin_path

@@ -13,7 +13,7 @@ import pytest
 
 from connectgroup.group.connect.group_type import ConnectRequest
 from connectgroup.group.connect.state import ConnectGroupState
-from connectgroup.group.kernel.timers import TimerKey, TimerKind
+from connectgroup.group.kernel.outcome import TimerKey, TimerKind
 from connectgroup.member.actions import Action, Assign, Fail, Lose, Revoke
 from connectgroup.member.settings import MemberSettings
 from connectgroup.member.state_machine import Member, Phase

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
-from connectgroup.testing.shrinking import shrink
+from connectgroup.testing.seeded_runs import shrink
 from tests.simulation import command
 
 from . import ownership

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from connectgroup.errors import ComputeAssignment
-from connectgroup.group.kernel.effects import Compute, Effect
-from connectgroup.group.kernel.timers import SetTimer, Timer, TimerKey
+from connectgroup.group.kernel.outcome import Compute, Effect, SetTimer, Timer, TimerKey
 from connectgroup.protocol.messages.api import Response
 from connectgroup.protocol.messages.assignment import PrepareResponse
 from connectgroup.protocol.messages.classic import JoinGroupRequest

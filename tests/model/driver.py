@@ -16,9 +16,8 @@ from connectgroup.errors import PluginError
 from connectgroup.group.connect.group_type import GroupInput
 from connectgroup.group.connect.settings import GroupSettings, ServerAssignment
 from connectgroup.group.connect.state import ConnectGroupState
-from connectgroup.group.kernel.effects import Compute, Effect
+from connectgroup.group.kernel.outcome import Compute, Effect, TimerKey, TimerKind
 from connectgroup.group.kernel.reconcile import Current
-from connectgroup.group.kernel.timers import TimerKey, TimerKind
 from connectgroup.protocol.messages.assignment import InstalledMember, InstallRequest, PrepareRequest, PrepareResponse
 from connectgroup.protocol.messages.common import AssignorInfo, entries, grouped
 from connectgroup.protocol.messages.connectors import ConnectorChange, TaskConfig, UpdateConnectorsRequest

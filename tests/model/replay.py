@@ -16,9 +16,7 @@ from connectgroup.group.connect import group_type
 from connectgroup.group.connect.group_type import GroupInput, on_load
 from connectgroup.group.connect.settings import GroupSettings
 from connectgroup.group.connect.state import ConnectGroupState
-from connectgroup.group.kernel.effects import Computed
-from connectgroup.group.kernel.outcome import Outcome
-from connectgroup.group.kernel.timers import TimerKey, TimerKind
+from connectgroup.group.kernel.outcome import Computed, Outcome, TimerKey, TimerKind
 from connectgroup.group.registry import NO_CLIENT, ClientInfo
 from connectgroup.protocol.messages.api import Response
 from connectgroup.protocol.messages.assignment import InstallRequest, PrepareRequest, PrepareResponse

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from connectgroup.protocol.records.consumer import TopicMetadata
-from connectgroup.topics.broker import MetadataReader
+from connectgroup.topics import MetadataReader
 from tests.integration.processes import wait
 
 from .conftest import NewGroup

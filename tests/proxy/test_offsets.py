@@ -25,7 +25,7 @@ from connectgroup.protocol.messages.offsets import (
     TopicToDelete,
     TopicToFetch,
 )
-from connectgroup.topics.broker import MetadataReader
+from connectgroup.topics import MetadataReader
 from connectgroup.wire.apis import APIS, decode_response, encode_request
 from connectgroup.wire.framing import frame
 from tests.integration.processes import wait

@@ -25,13 +25,16 @@ from connectgroup.errors import (
     NotCoordinator,
     TransportError,
 )
-from connectgroup.protocol.messages.cluster import ApiVersionsRequest, FindCoordinatorRequest
-from connectgroup.protocol.messages.describe import DescribeRequest, DescribeResponse
-from connectgroup.protocol.messages.listing import ListGroupsRequest
+from connectgroup.protocol.messages.cluster import (
+    ApiVersionsRequest,
+    FindCoordinatorRequest,
+    SaslAuthenticateRequest,
+    SaslHandshakeRequest,
+)
+from connectgroup.protocol.messages.describe import DescribeRequest, DescribeResponse, ListGroupsRequest
 from connectgroup.protocol.messages.offsets import PartitionCommit, TopicCommit, TxnOffsetCommitRequest
-from connectgroup.protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 from connectgroup.proxy.server import ProxyServer
-from connectgroup.topics.static import StaticTopics
+from connectgroup.topics import StaticTopics
 from connectgroup.transport.access import Access, server_tls
 from connectgroup.transport.credentials import Credentials
 from connectgroup.transport.tcp_client import TcpClient

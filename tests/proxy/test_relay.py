@@ -24,7 +24,7 @@ from connectgroup.protocol.messages.cluster import (
     FoundCoordinator,
 )
 from connectgroup.proxy.server import ProxyServer
-from connectgroup.topics.static import StaticTopics
+from connectgroup.topics import StaticTopics
 from connectgroup.wire.apis import decode_response, encode_request, encode_response
 from connectgroup.wire.forwarded import endpoint
 from connectgroup.wire.framing import frame

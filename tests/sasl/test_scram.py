@@ -6,8 +6,7 @@ import base64
 
 import pytest
 
-from connectgroup.sasl.scram import SaslError, ScramClient, ScramServer, Verifier, verifier_of
-from connectgroup.sasl.server import Authenticator, Login
+from connectgroup.sasl import Authenticator, Login, SaslError, ScramClient, ScramServer, Verifier, verifier_of
 
 CLIENT_NONCE = "rOprNGfwEbeRWgbNEkqO"
 SERVER_NONCE = "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"

@@ -13,8 +13,7 @@ from typing import Any
 
 from connectgroup.group.connect.group_type import ConnectRequest, on_load
 from connectgroup.group.connect.state import ConnectGroupState
-from connectgroup.group.kernel.outcome import Outcome
-from connectgroup.group.kernel.timers import SetTimer, Timer, TimerKey
+from connectgroup.group.kernel.outcome import Outcome, SetTimer, Timer, TimerKey
 from connectgroup.member.actions import (
     Action,
     Assign,

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import fields, replace
 
-from connectgroup.testing.shrinking import shrink
+from connectgroup.testing.seeded_runs import shrink
 
 from .setting import NetworkFaults, Plan, Setting
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings, strategies as st
 
 from connectgroup.testing import StartGroup, seeds
 from connectgroup.testing.faults import Faults, format_ids, parse_ids
-from connectgroup.testing.shrinking import shrink
+from connectgroup.testing.seeded_runs import shrink
 from connectgroup.testing.virtual_group import VirtualGroup
 from connectgroup.testing.worker_group import GroupPlan
 from tests.volume import ci_only, volume

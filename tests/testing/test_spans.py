@@ -22,8 +22,8 @@ from connectgroup.own_plugins import ConfigOrTasks
 from connectgroup.protocol.messages.heartbeat import HeartbeatResponse
 from connectgroup.protocol.units import Unit, Units
 from connectgroup.telemetry import metrics, spans as telemetry
-from connectgroup.telemetry.capture import collect
 from connectgroup.testing import Spans, StartGroup, WorkerGroup, seeds
+from connectgroup.testing.spans import collect
 from connectgroup.testing.virtual_group import VirtualGroup
 from connectgroup.testing.worker_group import GroupPlan
 from connectgroup.wire.apis import HEARTBEAT, decode_response, encode_response

@@ -10,7 +10,7 @@ import pytest
 
 from connectgroup.errors import ConfigError
 from connectgroup.protocol.records.consumer import TopicMetadata
-from connectgroup.topics.broker import BrokerTopics
+from connectgroup.topics import BrokerTopics
 
 pytestmark = pytest.mark.asyncio
 

@@ -40,12 +40,12 @@ from connectgroup.protocol.messages.cluster import (
     ApiVersionsRequest,
     ApiVersionsResponse,
     FindCoordinatorRequest,
+    SaslAuthenticateRequest,
+    SaslHandshakeRequest,
 )
 from connectgroup.protocol.messages.describe import DescribeRequest, DescribeResponse
-from connectgroup.protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 from connectgroup.proxy.relay import merged
-from connectgroup.sasl.scram import ScramServer
-from connectgroup.sasl.server import Authenticator
+from connectgroup.sasl import Authenticator, ScramServer
 from connectgroup.transport.access import Access, Security
 from connectgroup.transport.credentials import Credentials, create_credentials, read_credentials
 from connectgroup.transport.limits import MIN_SPARE

@@ -28,8 +28,7 @@ from connectgroup.protocol.messages.connectors import (
     RestartedUnit,
     UpdateConnectorsRequest,
 )
-from connectgroup.protocol.messages.describe import DeleteRequest, DescribeRequest
-from connectgroup.protocol.messages.listing import ListGroupsRequest
+from connectgroup.protocol.messages.describe import DeleteRequest, DescribeRequest, ListGroupsRequest
 from connectgroup.protocol.messages.offsets import (
     GroupToFetch,
     OffsetCommitRequest,

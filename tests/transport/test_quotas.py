@@ -11,9 +11,8 @@ import pytest
 from connectgroup import Connections, MemberSettings, Worker
 from connectgroup.client.admin import Admin
 from connectgroup.protocol.messages.assignment import PrepareRequest
-from connectgroup.protocol.messages.describe import DescribeRequest
+from connectgroup.protocol.messages.describe import DescribeRequest, ListGroupsRequest
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
-from connectgroup.protocol.messages.listing import ListGroupsRequest
 from connectgroup.telemetry.metrics import values_of
 from connectgroup.transport.access import Access
 from connectgroup.transport.credentials import Credentials

@@ -18,7 +18,7 @@ from connectgroup.protocol.messages.cluster import (
 from connectgroup.protocol.messages.common import ConnectorTasks
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
 from connectgroup.testing.contracts.transport import ScriptedHandler, beat, said
-from connectgroup.transport import large_requests
+from connectgroup.transport import tcp_connection
 from connectgroup.transport.tcp_client import TcpClient
 from connectgroup.transport.tcp_server import TcpServer
 from connectgroup.wire.apis import (
@@ -273,7 +273,7 @@ async def test_requests_of_others_pass_between_the_large_ones_of_one_connection(
     count: int, units: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise the heartbeats of all members wait until they are decoded."""
-    monkeypatch.setattr(large_requests, "MAX_TOGETHER_S", 0)
+    monkeypatch.setattr(tcp_connection, "MAX_TOGETHER_S", 0)
     handler = ScriptedHandler()
     async with server(handler) as tcp:
         greedy, other = await Peer.to(tcp), await Peer.to(tcp)

@@ -20,7 +20,7 @@ from connectgroup.group.connect.settings import GroupSettings
 from connectgroup.log.memory import MemoryLog
 from connectgroup.protocol.messages.describe import DescribeResponse
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from connectgroup.sasl.server import Authenticator
+from connectgroup.sasl import Authenticator
 from connectgroup.testing.contracts.transport import ScriptedHandler, beat, said
 from connectgroup.transport.access import Access, Certificate, Security, server_tls
 from connectgroup.transport.credentials import Credentials

@@ -13,7 +13,7 @@ from hypothesis import given, settings, strategies as st
 from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 
 from connectgroup.errors import WireError
-from connectgroup.protocol.messages.embedded import EmbeddedAssignment, Subscription
+from connectgroup.protocol.messages.classic import EmbeddedAssignment, Subscription
 from connectgroup.protocol.units import Partitions, TopicPartition
 from connectgroup.wire.embedded import (
     HIGHEST_VERSION,

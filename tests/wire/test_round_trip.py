@@ -26,8 +26,7 @@ from connectgroup.protocol.messages.heartbeat import (
     TaskStatus,
 )
 from connectgroup.protocol.records.base import Kind, Tombstone
-from connectgroup.protocol.records.classic import ClassicMemberRecord
-from connectgroup.protocol.records.consumer import ConsumerMemberRecord
+from connectgroup.protocol.records.consumer import ClassicMemberRecord, ConsumerMemberRecord
 from connectgroup.wire import record_codec
 from connectgroup.wire.definition import load
 from tests.volume import volume

@@ -10,7 +10,7 @@ import pytest
 
 from connectgroup.errors import TransportError
 from connectgroup.listener import WorkerRebalanceListener
-from connectgroup.member.assignment import ConvertedAssignment, convert
+from connectgroup.member.state_machine import ConvertedAssignment, convert
 from connectgroup.protocol.messages.api import Request, Response
 from connectgroup.protocol.messages.connectors import ConnectorChange
 from connectgroup.protocol.messages.heartbeat import (

@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...protocol.units import Partitions, TopicPartition
-from ..members import PartitionMember, PartitionMemberAssignment, TopicSpec
-from ..ownership import by_name
+from ..members import PartitionMember, PartitionMemberAssignment, TopicSpec, by_name
 from .connect import Integers
 
 UNASSIGNED = -1

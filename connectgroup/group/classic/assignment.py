@@ -11,7 +11,7 @@ from dataclasses import replace
 from ...errors import InconsistentGroupProtocol, RebalanceInProgress, UnknownMemberId
 from ...protocol.messages.api import Response
 from ...protocol.messages.classic import JoinGroupResponse, MemberShare, SyncGroupRequest, SyncGroupResponse
-from ...protocol.records.classic import ClassicMemberRecord, ClassicState
+from ...protocol.records.consumer import ClassicMemberRecord, ClassicState
 from ..kernel.outcome import Outcome
 from .state import ClassicGroupState
 from .step import ClassicStep, join_response, rebalance_key, sync_response

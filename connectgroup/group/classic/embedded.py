@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from ...errors import InconsistentGroupProtocol, WireError
-from ...protocol.messages.classic import OfferedProtocol
-from ...protocol.messages.embedded import EmbeddedAssignment, Subscription
+from ...protocol.messages.classic import EmbeddedAssignment, OfferedProtocol, Subscription
 from ...protocol.records.consumer import TopicMetadata
 from ...protocol.units import Partitions, TopicPartition, printable
 

@@ -1,4 +1,4 @@
-"""The group type ``classic``, as the coordinator's shard knows it."""
+"""The group type ``classic``, as the coordinator's shard knows it; its descriptions, and its numbers for metrics."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ from ...protocol.messages.describe import (
     DeleteRequest,
     DeleteResponse,
     DescribedGroup,
+    DescribedMember,
     DescribeRequest,
 )
 from ...protocol.messages.offsets import (
@@ -42,14 +43,23 @@ from ...protocol.messages.offsets import (
 )
 from ...protocol.messages.rejected import rejected
 from ...protocol.records.base import Key, Kind, Tombstone
-from ...protocol.records.classic import ClassicState
 from ...protocol.records.connect import Record
+from ...protocol.records.consumer import ClassicState
 from ...protocol.units import printable
-from ..kernel.effects import Compute, ExpireOffsets, Repeat, TopicsChanged, TransactionsEnded
 from ..kernel.members import no_such_group
-from ..kernel.outcome import Outcome
+from ..kernel.outcome import (
+    Compute,
+    ExpireOffsets,
+    Outcome,
+    Repeat,
+    SetTimer,
+    Timer,
+    TimerKey,
+    TimerKind,
+    TopicsChanged,
+    TransactionsEnded,
+)
 from ..kernel.state import NO_PROCESS, Process
-from ..kernel.timers import SetTimer, Timer, TimerKey, TimerKind
 from ..offsets import rules
 from ..offsets.rules import end_transactions, refused_commit
 from ..offsets.state import Topics
@@ -62,7 +72,6 @@ from .assignment import (
     remove_and_rebalance,
     sync,
 )
-from .describe import REBALANCING, describe, measure
 from .embedded import EmbeddedFormat, NoFormat
 from .members import heartbeat, join, leave
 from .state import JOIN_WAIT_MS, ClassicGroupState, ClassicSettings
@@ -398,3 +407,44 @@ def _check_member(step: ClassicStep, request: OffsetCommitRequest | TxnOffsetCom
 def fetch(step: ClassicStep, request: OffsetFetchRequest) -> Outcome[Response | None]:
     """Fetch offsets: of any sender."""
     return step.outcome(rules.fetch(step.group.offsets, request, step.topics))
+
+
+REBALANCING: Final = (ClassicState.PREPARING_REBALANCE, ClassicState.COMPLETING_REBALANCE)
+
+
+def describe(group: ClassicGroupState, request: DescribeRequest) -> DescribedGroup:
+    """A group that exists: its state, its generation and, unless left out, its members."""
+    members = tuple(
+        DescribedMember(
+            member_id=member.member_id,
+            instance_id=member.instance_id,
+            client_host=member.client_host,
+            client_id=member.client_id,
+            member_epoch=group.generation,
+            state="STABLE" if group.state is ClassicState.STABLE else "REBALANCING",
+            classic_metadata=group.metadata(member) if request.include_classic else b"",
+            classic_assignment=member.assignment if request.include_classic else b"",
+        )
+        for member in group.members.values()
+    )
+    return DescribedGroup(
+        group_id=group.group_id,
+        state=group.state.shown,
+        group_epoch=group.generation,
+        assignor_name=group.record.protocol_name,
+        members=() if request.connectors_only else members,
+        incarnation=group.created_ms,
+        protocol_type=group.record.protocol_type,
+        classic_state=group.state.shown,
+    )
+
+
+def measure(group: ClassicGroupState) -> GroupNumbers:
+    """The state of a group as numbers, for metrics."""
+    return GroupNumbers(
+        members=len(group.members),
+        epoch=group.generation,
+        target_epoch=group.generation,
+        computed_by=group.record.leader,
+        is_rebalancing=group.state in REBALANCING,
+    )

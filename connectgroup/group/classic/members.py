@@ -31,7 +31,7 @@ from ...protocol.messages.classic import (
     LeftMember,
     SyncGroupResponse,
 )
-from ...protocol.records.classic import ClassicMemberRecord, ClassicState
+from ...protocol.records.consumer import ClassicMemberRecord, ClassicState
 from ..kernel.outcome import Outcome
 from ..registry import ClientInfo
 from .assignment import continue_without_pending, drop_pending, rebalance, remove_member

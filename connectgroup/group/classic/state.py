@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from ...errors import FencedInstanceId, IllegalGeneration, InvalidGroupId, UnknownMemberId
 from ...protocol.messages.classic import GroupHeartbeatRequest, OfferedProtocol, SyncGroupRequest
 from ...protocol.records.base import Kind, Tombstone
-from ...protocol.records.classic import ClassicGroupRecord, ClassicMemberRecord, ClassicState
 from ...protocol.records.connect import GroupRecord, Record
+from ...protocol.records.consumer import ClassicGroupRecord, ClassicMemberRecord, ClassicState
 from ..kernel.state import ANY_PROCESS, Process
 from ..offsets.settings import OffsetSettings
 from ..offsets.state import Offsets

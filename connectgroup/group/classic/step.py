@@ -8,10 +8,9 @@ from typing import Any
 from ...protocol.messages.api import Response
 from ...protocol.messages.classic import JoinedMember, JoinGroupResponse, SyncGroupResponse
 from ...protocol.records.base import Key, Kind, Tombstone
-from ...protocol.records.classic import ClassicMemberRecord, ClassicState
 from ...protocol.records.connect import GroupRecord, Record
-from ..kernel.outcome import Outcome
-from ..kernel.timers import CancelTimer, SetTimer, Timer, TimerKey, TimerKind
+from ...protocol.records.consumer import ClassicMemberRecord, ClassicState
+from ..kernel.outcome import CancelTimer, Outcome, SetTimer, Timer, TimerKey, TimerKind
 from ..offsets.state import Topics
 from .state import ClassicGroupState, ClassicSettings
 

@@ -39,12 +39,22 @@ from ..kernel.computation import (
     keep_target_of,
     under_way,
 )
-from ..kernel.effects import Compute, Computed, Effect, Warn
 from ..kernel.members import release_for_others
-from ..kernel.outcome import Outcome
+from ..kernel.outcome import (
+    CancelTimer,
+    Compute,
+    Computed,
+    Effect,
+    Outcome,
+    SetTimer,
+    Timer,
+    TimerKey,
+    TimerKind,
+    Warn,
+    cancel_compute,
+)
 from ..kernel.selection import info_of, select_assignor, version_violation
 from ..kernel.state import NO_TARGET, Target
-from ..kernel.timers import CancelTimer, SetTimer, Timer, TimerKey, TimerKind, cancel_compute
 from . import delay
 from .draft import ConnectDraft
 from .settings import GroupSettings, ServerAssignment

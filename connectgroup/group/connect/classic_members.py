@@ -53,10 +53,8 @@ from ...protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from ...protocol.records.connect import MemberRecord, Record
 from ...protocol.units import JOIN_EPOCH, LEAVE_EPOCH, printable
 from ..kernel.computation import under_way
-from ..kernel.effects import Effect
 from ..kernel.members import check_sender
-from ..kernel.outcome import Outcome
-from ..kernel.timers import Timer, session
+from ..kernel.outcome import Effect, Outcome, Timer, session
 from ..registry import ClientInfo
 from .draft import ConnectDraft
 from .heartbeat import heartbeat as connect_heartbeat

@@ -37,13 +37,11 @@ from ...protocol.messages.describe import DeletedGroup, DeleteResponse
 from ...protocol.records.base import Key, Kind, Tombstone
 from ...protocol.records.connect import ConnectorRecord, GroupRecord, Record, TargetState, TaskEntry
 from ...protocol.units import CONNECTOR, NO_UNITS, Unit, Units, counted, printable
-from .. import sizes
 from ..kernel.members import check_deletable, check_exists
-from ..kernel.outcome import Outcome
-from ..kernel.timers import cancel_compute
+from ..kernel.outcome import Outcome, cancel_compute
 from ..kernel.validate import check_group_id
 from ..registry import ClientInfo
-from . import validate
+from . import state, validate
 from .delay import cancel_delay
 from .draft import ConnectDraft
 from .members import check_process, sender_of
@@ -98,10 +96,10 @@ def update_connectors(
             continue
         try:
             _check_tasks_max(change.before, change.after, units, settings.max_units)
-            sizes.check(group.group_id, taken, change.before, change.after)
+            state.check(group.group_id, taken, change.before, change.after)
         except InvalidRequest as error:
             return _refused(group, request, wanted, error)
-        taken[wanted.connector] = sizes.connector_bytes(change.after)
+        taken[wanted.connector] = state.connector_bytes(change.after)
 
     for change in changes:
         if change.after == change.before:
@@ -136,8 +134,8 @@ def _check_tasks_max(before: ConnectorRecord | None, after: ConnectorRecord, uni
     Raises:
         InvalidRequest: with ``tasks.max``, its value and the limit.
     """
-    wanted, room = sizes.tasks_max(after), max_units - (units - len(after.tasks))
-    if wanted > room and (before is None or wanted > sizes.tasks_max(before)):
+    wanted, room = state.tasks_max(after), max_units - (units - len(after.tasks))
+    if wanted > room and (before is None or wanted > state.tasks_max(before)):
         raise InvalidRequest(
             f"connector {printable(after.connector)}: tasks.max: got {wanted}; allowed: at most {max(room, 0)}, "
             f"as a group may have {max_units} connectors and tasks (max_units)"

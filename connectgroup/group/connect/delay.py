@@ -22,8 +22,8 @@ from ...protocol.messages.describe import DelayedUntil
 from ...protocol.records.base import Kind
 from ...protocol.records.connect import DelayRecord, MemberRecord
 from ...protocol.units import NO_UNITS, Units
+from ..kernel.outcome import CancelTimer, SetTimer, Timer, TimerKey, TimerKind
 from ..kernel.state import Target
-from ..kernel.timers import CancelTimer, SetTimer, Timer, TimerKey, TimerKind
 from .draft import ConnectDraft
 from .settings import GroupSettings
 from .state import ConnectGroupState

@@ -30,12 +30,10 @@ from ...protocol.messages.rejected import rejected
 from ...protocol.records.connect import GROUP_TYPE, MAX_MOVES, ComputationRecord, MemberState, RebalanceRecord, Record
 from ...protocol.units import JOIN_EPOCH, STATIC_LEAVE_EPOCH
 from ..classic.step import GROUP_TYPE as CLASSIC
-from ..kernel import timers as timing
+from ..kernel import outcome as timing
 from ..kernel.computation import computation_id, compute_timed_out, timer_after_load
-from ..kernel.effects import Compute, Computed, Effect
-from ..kernel.outcome import Converted, Outcome
+from ..kernel.outcome import Compute, Computed, Converted, Effect, Outcome, Timer, TimerKey, TimerKind, session
 from ..kernel.state import CacheKey
-from ..kernel.timers import Timer, TimerKey, TimerKind, session
 from ..kernel.validate import check_group_id
 from ..registry import NO_CLIENT, ClientInfo, GroupNumbers, Input, RequestTraits
 from . import validate

@@ -25,12 +25,11 @@ from ...protocol.messages.heartbeat import (
 )
 from ...protocol.records.connect import MemberRecord
 from ...protocol.units import JOIN_EPOCH, MAX_NAME_BYTES, Unit, Units, printable, show
-from ..kernel import timers as timing
+from ..kernel import outcome as timing
 from ..kernel.computation import forget_prepare, under_way
 from ..kernel.members import check_room, check_sender, former_static_member
-from ..kernel.outcome import Outcome
+from ..kernel.outcome import Outcome, Timer
 from ..kernel.reconcile import Current, ReconcileTarget, acknowledges, reconcile
-from ..kernel.timers import Timer
 from ..registry import ClientInfo
 from . import delay, validate
 from .assignment import ensure_computation

@@ -14,12 +14,11 @@ from ...errors import FencedInstanceId, InvalidRequest, UnreleasedInstanceId
 from ...protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse, TaskStatus
 from ...protocol.records.connect import MemberRecord, MemberState, StatusRecord, UnitState
 from ...protocol.units import STATIC_LEAVE_EPOCH, Unit, printable, show
-from ..kernel import timers as timing
+from ..kernel import outcome as timing
 from ..kernel.members import check_exists, check_sender, leave_temporarily
-from ..kernel.outcome import Outcome
+from ..kernel.outcome import Outcome, Timer
 from ..kernel.selection import check_assignors
 from ..kernel.state import NO_TARGET, Process
-from ..kernel.timers import Timer
 from ..registry import ClientInfo
 from . import delay, validate
 from .assignment import ensure_computation

@@ -27,6 +27,8 @@ from ...errors import (
 )
 from ...protocol.messages.api import Response
 from ...protocol.messages.classic import (
+    UNKNOWN_GENERATION,
+    EmbeddedAssignment,
     GroupHeartbeatRequest,
     GroupHeartbeatResponse,
     JoinGroupRequest,
@@ -38,23 +40,19 @@ from ...protocol.messages.classic import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from ...protocol.messages.embedded import UNKNOWN_GENERATION, EmbeddedAssignment
 from ...protocol.records.base import Kind, MemberState, Tombstone
 from ...protocol.records.connect import Record
 from ...protocol.records.consumer import ConsumerMemberRecord
 from ...protocol.units import MAX_NAME_BYTES, Partitions, printable
 from ..classic.embedded import PROTOCOL_TYPE, EmbeddedFormat, subscription_of, with_ids, with_names
 from ..classic.state import ClassicSettings
-from ..kernel import timers as timing
-from ..kernel.outcome import Outcome
-from ..kernel.timers import CancelTimer, SetTimer, Timer, TimerKey, TimerKind
+from ..kernel import outcome as timing
+from ..kernel.outcome import CancelTimer, Outcome, SetTimer, Timer, TimerKey, TimerKind
 from ..registry import ClientInfo
 from .assignment import ensure_computation
-from .draft import ConsumerDraft
-from .heartbeat import reconciled, store, subscribed_target
-from .members import remove_member, replace_static_member
+from .heartbeat import reconciled, remove_member, replace_static_member, store, subscribed_target
 from .settings import ConsumerSettings
-from .state import Awaited, ConsumerGroupState
+from .state import Awaited, ConsumerDraft, ConsumerGroupState
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,14 +14,15 @@ from collections.abc import Iterator, Mapping
 
 from ...errors import InconsistentGroupProtocol, RebalanceInProgress, WireError
 from ...protocol.messages.api import Response
-from ...protocol.messages.classic import JoinGroupResponse, SyncGroupResponse
+from ...protocol.messages.classic import EmbeddedAssignment, JoinGroupResponse, SyncGroupResponse
 from ...protocol.messages.consumer import by_topic
-from ...protocol.messages.embedded import EmbeddedAssignment
 from ...protocol.records.base import Key, Kind, MemberState, Tombstone
-from ...protocol.records.classic import ClassicGroupRecord, ClassicMemberRecord, ClassicState
 from ...protocol.records.connect import GroupRecord, Record, TargetRecord
 from ...protocol.records.consumer import (
     CONSUMER,
+    ClassicGroupRecord,
+    ClassicMemberRecord,
+    ClassicState,
     ConsumerCurrentRecord,
     ConsumerMemberRecord,
     ConsumerTargetMemberRecord,
@@ -32,12 +33,10 @@ from ...protocol.units import Partitions, TopicPartition, printable
 from ..classic.embedded import PROTOCOL_TYPE, exists, subscription_of, with_ids, with_names
 from ..classic.state import ClassicGroupState
 from ..classic.step import GROUP_TYPE as CLASSIC, rebalance_key, session_key
-from ..kernel.outcome import Converted
-from ..kernel.timers import CancelTimer, SetTimer, Timer, cancel_compute, cancel_rebalance
+from ..kernel.outcome import CancelTimer, Converted, SetTimer, Timer, cancel_compute, cancel_rebalance
 from .classic_members import ClassicMemberRules, session_timer
-from .draft import Topics
 from .offsets import remains
-from .state import ConsumerGroupState
+from .state import ConsumerGroupState, Topics
 
 NO_EPOCH = -1
 KAFKA_ASSIGNORS = ("range", "roundrobin", "sticky", "cooperative-sticky")

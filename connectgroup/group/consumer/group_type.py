@@ -47,37 +47,46 @@ from ...protocol.units import JOIN_EPOCH, printable
 from ..classic.embedded import EmbeddedFormat, NoFormat
 from ..classic.state import ClassicSettings
 from ..classic.step import GROUP_TYPE as CLASSIC
-from ..kernel import timers as timing
+from ..kernel import outcome as timing
 from ..kernel.computation import computation_id, timer_after_load
-from ..kernel.effects import (
+from ..kernel.members import check_exists
+from ..kernel.outcome import (
     Compute,
     Computed,
+    Converted,
     ExpireOffsets,
     Match,
     Matched,
+    Outcome,
     Repeat,
+    Timer,
+    TimerKey,
+    TimerKind,
     TopicsChanged,
     TransactionsEnded,
     Warn,
 )
-from ..kernel.members import check_exists
-from ..kernel.outcome import Converted, Outcome
 from ..kernel.state import CacheKey
-from ..kernel.timers import Timer, TimerKey, TimerKind
 from ..kernel.validate import check_group_id
 from ..offsets.rules import end_transactions, expired, refused_commit
 from ..registry import NO_CLIENT, ClientInfo, GroupNumbers, Input, RequestTraits, Retired
 from . import classic_members, offsets, validate
-from .assignment import compute_timed_out, effects_of, ensure_computation, install, install_computed, prepare
+from .assignment import (
+    compute_timed_out,
+    effects_of,
+    ensure_computation,
+    install,
+    install_computed,
+    prepare,
+    refresh,
+    resolve,
+)
 from .classic_members import ClassicMemberRules, session_timer
 from .convert import from_classic, to_classic, unknown_topics
 from .describe import describe, describe_consumer, measure
-from .draft import ConsumerDraft
-from .heartbeat import heartbeat
-from .members import leave, rebalance_timed_out, session_timed_out
+from .heartbeat import heartbeat, leave, rebalance_timed_out, session_timed_out
 from .settings import ConsumerServerAssignment, ConsumerSettings
-from .state import Awaited, ConsumerGroupState
-from .subscription import refresh, resolve
+from .state import Awaited, ConsumerDraft, ConsumerGroupState
 
 
 def match_no_topic(pattern: str, names: tuple[str, ...]) -> frozenset[str]:

@@ -24,8 +24,7 @@ from ..kernel.outcome import Outcome
 from ..offsets import rules
 from ..offsets.settings import OffsetSettings
 from ..offsets.state import Topics
-from .draft import ConsumerDraft
-from .state import ConsumerGroupState
+from .state import ConsumerDraft, ConsumerGroupState
 
 
 def commit(

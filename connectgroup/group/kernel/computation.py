@@ -20,12 +20,10 @@ from ...protocol.messages.describe import KEPT
 from ...protocol.records.connect import ComputationRecord
 from ...protocol.units import printable
 from .draft import GroupDraft
-from .effects import Computed
 from .members import check_exists
-from .outcome import Outcome
+from .outcome import Computed, Outcome, SetTimer, Timer, TimerKey, TimerKind
 from .selection import covers_all, members_able_to_compute, select_assignor
 from .state import Computing, GroupState
-from .timers import SetTimer, Timer, TimerKey, TimerKind
 
 COORDINATOR = "coordinator"
 """``computed_by`` of a target assignment that the coordinator computed instead of a member."""

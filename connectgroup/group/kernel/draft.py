@@ -14,12 +14,11 @@ from typing import Any, Generic, TypeVar
 from ...protocol.messages.api import Response
 from ...protocol.records.base import Key, Kind, MemberState, Tombstone
 from ...protocol.records.connect import ComputationRecord, GroupRecord, Record, TargetRecord
-from . import timers
-from .outcome import Outcome
+from . import outcome
+from .outcome import Outcome, Timer
 from .reconcile import NOTHING, Current, U
 from .selection import Listing, count_listing
 from .state import NO_TARGET, Computing, GroupState, M, Target
-from .timers import Timer
 
 A = TypeVar("A", bound=Response | None)
 """The response of a step."""
@@ -215,9 +214,9 @@ class GroupDraft(Computing, Generic[M, U], ABC):
                 return ()
             member = self.member(member_id)
             assert member is not None
-            return (timers.rebalance(self.group_id, member_id, after, member.rebalance_timeout_ms),)
+            return (outcome.rebalance(self.group_id, member_id, after, member.rebalance_timeout_ms),)
         if before.state == MemberState.UNREVOKED:
-            return (timers.cancel_rebalance(self.group_id, member_id),)
+            return (outcome.cancel_rebalance(self.group_id, member_id),)
         return ()
 
 

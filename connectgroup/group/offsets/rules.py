@@ -38,9 +38,9 @@ from ...protocol.messages.offsets import (
 )
 from ...protocol.records.base import Tombstone
 from ...protocol.records.connect import Record
-from ...protocol.records.offsets import OffsetRecord, PendingCommit, PendingOffsetRecord
+from ...protocol.records.consumer import OffsetRecord, PendingCommit, PendingOffsetRecord
 from ...protocol.units import NO_TOPIC_ID
-from ..kernel.effects import TransactionsEnded
+from ..kernel.outcome import TransactionsEnded
 from .settings import OffsetSettings
 from .state import Offsets, Topics, exists, is_of
 

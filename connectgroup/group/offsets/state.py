@@ -7,8 +7,7 @@ from dataclasses import replace
 
 from ...protocol.records.base import Kind, Tombstone
 from ...protocol.records.connect import Record
-from ...protocol.records.consumer import TopicMetadata
-from ...protocol.records.offsets import OffsetRecord, PendingOffsetRecord
+from ...protocol.records.consumer import OffsetRecord, PendingOffsetRecord, TopicMetadata
 from ...protocol.units import NO_TOPIC_ID
 
 Topics = Mapping[str, TopicMetadata] | None

@@ -23,6 +23,10 @@ from .cluster import (
     DescribeCoordinatorsResponse,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
 )
 from .common import RestartRequest, RestartResponse, SetLoggerLevelRequest, SetLoggerLevelResponse
 from .connectors import ResetTopicsRequest, ResetTopicsResponse, UpdateConnectorsRequest, UpdateConnectorsResponse
@@ -36,16 +40,19 @@ from .consumer import (
     ConsumerPrepareRequest,
     ConsumerPrepareResponse,
 )
-from .describe import DeleteRequest, DeleteResponse, DescribeRequest, DescribeResponse
-from .heartbeat import HeartbeatRequest, HeartbeatResponse
-from .listing import (
+from .describe import (
     DeleteGroupsRequest,
     DeleteGroupsResponse,
+    DeleteRequest,
+    DeleteResponse,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
+    DescribeRequest,
+    DescribeResponse,
     ListGroupsRequest,
     ListGroupsResponse,
 )
+from .heartbeat import HeartbeatRequest, HeartbeatResponse
 from .offsets import (
     OffsetCommitRequest,
     OffsetCommitResponse,
@@ -56,7 +63,6 @@ from .offsets import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
 )
-from .sasl import SaslAuthenticateRequest, SaslAuthenticateResponse, SaslHandshakeRequest, SaslHandshakeResponse
 
 Request = (
     HeartbeatRequest

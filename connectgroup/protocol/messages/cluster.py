@@ -1,8 +1,16 @@
-"""ApiVersions and FindCoordinator, as far as this coordinator supports them."""
+"""What clients ask of every broker: ApiVersions, FindCoordinator, SaslHandshake, SaslAuthenticate; and Metadata.
+
+SASL (KIP-43, KIP-152) authenticates a connection before any other request. Metadata is what consumers here ask of a
+Kafka broker; the coordinator does not serve it.
+
+Source: Kafka's protocol guide.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from ..units import NO_TOPIC_ID
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,3 +152,113 @@ class DescribeCoordinatorsResponse:
     failover_took_ms: int = -1
     failover_cause: str = ""
     coordinator_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaslHandshakeRequest:
+    """Choose the mechanism."""
+
+    mechanism: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaslHandshakeResponse:
+    """Whether the server supports the mechanism, and those that it supports."""
+
+    error_code: int = 0
+    mechanisms: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaslAuthenticateRequest:
+    """One message of the mechanism. Its ``repr`` does not show the message, which may be a password."""
+
+    auth_bytes: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaslAuthenticateResponse:
+    """The server's message.
+
+    Attributes:
+        session_lifetime_ms: 0: the authentication does not expire before the connection.
+    """
+
+    error_code: int = 0
+    error_message: str | None = None
+    auth_bytes: bytes = field(default=b"", repr=False)
+    session_lifetime_ms: int = 0
+
+
+NO_OPERATIONS = -(1 << 31)
+"""The value of authorized operations that were not requested."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicName:
+    """A requested topic: its name, or from version 12 on its id and a null name."""
+
+    topic_id: str = NO_TOPIC_ID
+    name: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataRequest:
+    """Request the brokers and the metadata of topics.
+
+    Attributes:
+        topics: null requests all topics, an empty tuple only the brokers.
+        allow_auto_topic_creation: whether the request may create a topic.
+    """
+
+    topics: tuple[TopicName, ...] | None
+    allow_auto_topic_creation: bool = True
+    include_cluster_authorized_operations: bool = False
+    include_topic_authorized_operations: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataBroker:
+    """A live broker."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionMetadata:
+    """One partition and the brokers that host its replicas."""
+
+    error_code: int
+    partition_index: int
+    leader_id: int
+    leader_epoch: int = -1
+    replica_nodes: tuple[int, ...] = ()
+    isr_nodes: tuple[int, ...] = ()
+    offline_replicas: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataTopic:
+    """One topic. With an error it has no partitions. Its id is known from version 10 on."""
+
+    error_code: int
+    name: str | None
+    topic_id: str = NO_TOPIC_ID
+    is_internal: bool = False
+    partitions: tuple[PartitionMetadata, ...] = ()
+    topic_authorized_operations: int = NO_OPERATIONS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataResponse:
+    """The brokers and the topics, in any order."""
+
+    throttle_time_ms: int = 0
+    brokers: tuple[MetadataBroker, ...] = ()
+    cluster_id: str | None = None
+    controller_id: int = -1
+    topics: tuple[MetadataTopic, ...] = ()
+    cluster_authorized_operations: int = NO_OPERATIONS

@@ -14,14 +14,19 @@ from .api import Request, Response
 from .classic import JoinGroupRequest, JoinGroupResponse, LeaveGroupRequest, LeaveGroupResponse, LeftMember
 from .cluster import FindCoordinatorRequest, FindCoordinatorResponse, FoundCoordinator
 from .consumer import ConsumerDescribeRequest, ConsumerDescribeResponse, DescribedConsumerGroup
-from .describe import DeletedGroup, DeleteRequest, DeleteResponse, DescribedGroup, DescribeRequest, DescribeResponse
-from .listing import (
+from .describe import (
+    DeletedGroup,
     DeletedResult,
     DeleteGroupsRequest,
     DeleteGroupsResponse,
+    DeleteRequest,
+    DeleteResponse,
     DescribedClassicGroup,
+    DescribedGroup,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
+    DescribeRequest,
+    DescribeResponse,
 )
 from .offsets import (
     FetchedGroup,

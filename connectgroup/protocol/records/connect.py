@@ -20,15 +20,17 @@ from ..messages.describe import Rebalance
 from ..messages.progress import Progress
 from ..units import CONNECTOR, Unit
 from .base import Key, Kind, MemberState as MemberState, Tombstone
-from .classic import ClassicGroupRecord, ClassicMemberRecord
 from .consumer import (
+    ClassicGroupRecord,
+    ClassicMemberRecord,
     ConsumerCurrentRecord,
     ConsumerMemberRecord,
     ConsumerRegexRecord,
     ConsumerTargetMemberRecord,
     ConsumerTopicsRecord,
+    OffsetRecord,
+    PendingOffsetRecord,
 )
-from .offsets import OffsetRecord, PendingOffsetRecord
 
 GROUP_TYPE: Final = "connect"
 

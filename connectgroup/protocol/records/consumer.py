@@ -1,22 +1,26 @@
-"""The records of a consumer group, besides those that all group types with a target assignment share.
+"""The records of consumer and classic groups, besides those that several group types share, and of committed offsets.
 
 Shared are the group epoch (``GroupRecord``), the epoch of the target assignment (``TargetRecord``) and the computation
 of the next one (``ComputationRecord``), in ``connect``.
 
+The ``GroupRecord`` of a classic group has its generation as the epoch.
+
 Source: KIP-848, "Records": ConsumerGroupMemberMetadata, TargetAssignmentMember, CurrentMemberAssignment and
 PartitionMetadata; ConsumerGroupRegularExpression of Kafka 4.
+Kafka's ``GroupMetadataValue``, divided into one record for the group and one for each member.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Final
 
 from ..messages.classic import OfferedProtocol
 from ..messages.common import AssignorInfo
 from ..messages.consumer import TopicPartitions
-from ..units import TopicPartition
+from ..units import NO_TOPIC_ID, TopicPartition
 from .base import Key, Kind, MemberState
 
 CONSUMER: Final = "consumer"
@@ -165,3 +169,142 @@ class ConsumerRegexRecord:
     @property
     def key(self) -> Key:
         return Key(Kind.CONSUMER_REGEX, self.group_id, self.regex)
+
+
+class ClassicState(IntEnum):
+    """The state of a classic group (Kafka's ClassicGroupState)."""
+
+    EMPTY = 0
+    PREPARING_REBALANCE = 1
+    COMPLETING_REBALANCE = 2
+    STABLE = 3
+
+    @property
+    def shown(self) -> str:
+        """The name that Kafka's tools know."""
+        return "".join(word.capitalize() for word in self.name.split("_"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassicGroupRecord:
+    """The state of a classic group.
+
+    Attributes:
+        protocol_type: ``consumer`` or ``connect``; empty before the first member.
+        protocol_name: the assignor of the current generation; empty: none.
+        leader: the member that computes the assignment; empty: none.
+        since_ms: the coordinator's wall clock when the group entered the state.
+    """
+
+    group_id: str
+    state: ClassicState = ClassicState.EMPTY
+    protocol_type: str = ""
+    protocol_name: str = ""
+    leader: str = ""
+    since_ms: int = 0
+
+    @property
+    def key(self) -> Key:
+        return Key(Kind.CLASSIC_GROUP, self.group_id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassicMemberRecord:
+    """A member of a classic group.
+
+    Attributes:
+        number: counts the members in the order in which they joined.
+        protocols: the assignors that the member supports, in order of preference, with its metadata.
+        assignment: its assignment in the current generation; opaque.
+        former_epoch: *(tagged)* the member's epoch when a consumer group became this group, if that is not the
+            generation: the member sends it until it joins again, or until a generation begins without it. -1: the
+            member has no other epoch than the generation.
+        assignment_version: *(tagged)* the version of the assignor user data in ``assignment``, -1 if unknown.
+        assignment_error: *(tagged)* the assignor's own error number for the member, 0 if there is none.
+    """
+
+    group_id: str
+    member_id: str
+    number: int = 0
+    instance_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    session_timeout_ms: int = 0
+    rebalance_timeout_ms: int = 0
+    protocols: tuple[OfferedProtocol, ...] = ()
+    assignment: bytes = b""
+    former_epoch: int = -1
+    assignment_version: int = -1
+    assignment_error: int = 0
+
+    @property
+    def key(self) -> Key:
+        return Key(Kind.CLASSIC_MEMBER, self.group_id, self.member_id)
+
+
+def offset_name(topic: str, partition: int) -> str:
+    """The name in the key of a committed offset."""
+    return f"{topic}\n{partition}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetRecord:
+    """A committed offset (Kafka's OffsetCommitValue).
+
+    Attributes:
+        offset: the offset of the next record to read.
+        leader_epoch: the leader epoch of the record before it, -1 unknown.
+        metadata: the member's own.
+        at_ms: the coordinator's wall clock.
+        topic_id: *(tagged)* the topic: one that is created again under the name is another topic. Zero if the
+            coordinator did not know the topics of the cluster, and in records of earlier versions.
+    """
+
+    group_id: str
+    topic: str
+    partition: int
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+    at_ms: int = 0
+    topic_id: str = NO_TOPIC_ID
+
+    @property
+    def key(self) -> Key:
+        return Key(Kind.OFFSET, self.group_id, offset_name(self.topic, self.partition))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingCommit:
+    """An offset that is committed if its transaction is.
+
+    Attributes:
+        token: identifies the request; the broker stores it as the metadata of its own copy of the offset.
+        offset, leader_epoch, metadata, at_ms: as in ``OffsetRecord``.
+    """
+
+    token: str
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+    at_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingOffsetRecord:
+    """The offsets of a partition that transactions have committed and whose outcome is not known here yet.
+
+    Attributes:
+        topic_id: as in ``OffsetRecord``.
+        commits: in the order of their requests; at most ``MAX_PENDING``.
+    """
+
+    group_id: str
+    topic: str
+    partition: int
+    topic_id: str = NO_TOPIC_ID
+    commits: tuple[PendingCommit, ...] = ()
+
+    @property
+    def key(self) -> Key:
+        return Key(Kind.PENDING_OFFSET, self.group_id, offset_name(self.topic, self.partition))

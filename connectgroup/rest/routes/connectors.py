@@ -10,7 +10,7 @@ from urllib.parse import quote
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from ...client.conditions import shown
+from ...client.admin import shown
 from ...config import connector_validation
 from ...errors import ConfigError, ConnectorAlreadyExists, ConnectorNotFound, GroupAuthorizationFailed, GroupIdNotFound
 from ...protocol.messages.common import config_of

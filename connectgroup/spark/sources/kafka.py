@@ -28,7 +28,7 @@ from ...dataplane.source import BatchReader, Publisher, Source, field_of, positi
 from ...dataplane.transform import listed
 from ...errors import NO_VALUE, ConfigError
 from ...protocol.units import printable
-from ...topics import regex
+from ...topics import matching_topics, regex_violation
 from ..converters import HEADERS_TYPE, ConverterSettings
 from ..errors import SparkError
 from ..kafka_client import admin, client_files, client_settings, kept_admin
@@ -109,7 +109,7 @@ class KafkaSourceSettings(ConverterSettings):
         if bool(self.topics) == bool(self.topics_regex):
             raise ConfigError("source.topics", self.topics or NO_VALUE, "either source.topics or source.topics.regex")
         # A process that only checks configurations may lack the package; a worker that reads topics has it.
-        if self.topics_regex and find_spec("re2") is not None and (allowed := regex.violation(self.topics_regex)):
+        if self.topics_regex and find_spec("re2") is not None and (allowed := regex_violation(self.topics_regex)):
             raise ConfigError("source.topics.regex", printable(self.topics_regex), f"a regular expression in {allowed}")
         client_settings("source.client", self.client)
         check_timezone(self.timezone)
@@ -433,7 +433,7 @@ def partitions_of(settings: KafkaSourceSettings) -> dict[str, int]:
         reason = error.args[0].str() if error.args and hasattr(error.args[0], "str") else str(error)
         raise SourceError(f"Kafka {settings.bootstrap_servers}: {reason}; allowed: a cluster that answers") from error
     # RE2, not Python's engine: its time is linear in the length of a name, whatever the expression.
-    matching = regex.matching(settings.topics_regex, tuple(found)) if settings.topics_regex else frozenset()
+    matching = matching_topics(settings.topics_regex, tuple(found)) if settings.topics_regex else frozenset()
     wanted = listed(settings.topics) or [name for name in found if name in matching]
     for name in wanted:
         if name not in found or not found[name].partitions:

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from ...assign.api import Assignor, ConnectAssignor, ConnectAssignorInput, PartitionAssignor, PartitionAssignorInput
-from ...assign.ownership import claimants
+from ...assign.members import claimants
 from .connect_assignor import AssignorPromises as Promises, ConnectAssignorContract, on_group, unless
 from .partition_assignor import PartitionAssignorContract
 

@@ -9,9 +9,14 @@ from typing import ClassVar
 
 import pytest
 
-from ...assign.api import PartitionAssignment, PartitionAssignor, PartitionAssignorInput, RebalanceProtocol
+from ...assign.api import (
+    PartitionAssignment,
+    PartitionAssignor,
+    PartitionAssignorInput,
+    RebalanceProtocol,
+    assigned_too_early,
+)
 from ...assign.convert import assignor_info
-from ...assign.cooperative import assigned_too_early
 from ...assign.members import Metadata, PartitionMember, TopicSpec
 from ...assign.sandbox import run_assignor
 from ...errors import PluginError

@@ -8,8 +8,7 @@ from typing import Any
 
 from connectgroup.group.classic.group_type import ClassicGroupType
 from connectgroup.group.classic.state import ClassicSettings
-from connectgroup.group.kernel.outcome import Outcome
-from connectgroup.group.kernel.timers import SetTimer, TimerKey, TimerKind
+from connectgroup.group.kernel.outcome import Outcome, SetTimer, TimerKey, TimerKind
 from connectgroup.group.registry import ClientInfo
 from connectgroup.protocol.messages.classic import (
     GroupHeartbeatRequest,

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from connectgroup.group.classic.state import ClassicSettings
-from connectgroup.group.kernel.timers import TimerKey, TimerKind
+from connectgroup.group.kernel.outcome import TimerKey, TimerKind
 from connectgroup.protocol.messages.classic import LeaveGroupRequest, SyncGroupRequest
 from connectgroup.protocol.messages.describe import DeleteRequest, DescribeRequest
 

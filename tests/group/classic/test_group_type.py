@@ -13,8 +13,7 @@ from connectgroup.errors import (
     InconsistentGroupProtocol,
     StaleMemberEpoch,
 )
-from connectgroup.group.kernel.effects import ExpireOffsets, TransactionOutcome, TransactionsEnded
-from connectgroup.group.kernel.timers import TimerKey, TimerKind
+from connectgroup.group.kernel.outcome import ExpireOffsets, TimerKey, TimerKind, TransactionOutcome, TransactionsEnded
 from connectgroup.group.registry import ClientInfo
 from connectgroup.protocol.messages.classic import (
     GroupHeartbeatRequest,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from connectgroup.group.kernel.timers import TimerKind
+from connectgroup.group.kernel.outcome import TimerKind
 from connectgroup.protocol.messages.classic import LeaveGroupRequest, LeavingMember
 from connectgroup.protocol.messages.describe import DeleteRequest
 from connectgroup.protocol.messages.offsets import OffsetCommitRequest, PartitionCommit, TopicCommit

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from connectgroup.group.kernel.timers import TimerKey, TimerKind
+from connectgroup.group.kernel.outcome import TimerKey, TimerKind
 
 from .driver import GROUP, Driver, offers
 

@@ -8,9 +8,19 @@ from typing import Any
 from connectgroup.group.consumer.group_type import ConsumerGroupType
 from connectgroup.group.consumer.settings import ConsumerServerAssignment, ConsumerSettings
 from connectgroup.group.consumer.state import ConsumerGroupState
-from connectgroup.group.kernel.effects import Compute, Computed, Match, Matched, Repeat, TopicsChanged
-from connectgroup.group.kernel.outcome import Outcome
-from connectgroup.group.kernel.timers import CancelTimer, SetTimer, TimerKey, TimerKind
+from connectgroup.group.kernel.outcome import (
+    CancelTimer,
+    Compute,
+    Computed,
+    Match,
+    Matched,
+    Outcome,
+    Repeat,
+    SetTimer,
+    TimerKey,
+    TimerKind,
+    TopicsChanged,
+)
 from connectgroup.group.registry import ClientInfo
 from connectgroup.protocol.messages.consumer import (
     ConsumerHeartbeatRequest,

@@ -12,7 +12,7 @@ from connectgroup.errors import (
     UnknownMemberId,
     UnsupportedAssignor,
 )
-from connectgroup.group.kernel.timers import TimerKind
+from connectgroup.group.kernel.outcome import TimerKind
 from connectgroup.protocol.messages.common import AssignorInfo
 from connectgroup.protocol.messages.consumer import (
     ConsumerInstallRequest,

@@ -15,7 +15,7 @@ from connectgroup.errors import (
     UnknownMemberId,
     UnsupportedVersion,
 )
-from connectgroup.group.kernel.timers import TimerKind
+from connectgroup.group.kernel.outcome import TimerKind
 from connectgroup.protocol.messages.consumer import ConsumerHeartbeatRequest
 from connectgroup.protocol.records.base import Kind, Tombstone
 from connectgroup.protocol.records.connect import GroupRecord, TargetRecord

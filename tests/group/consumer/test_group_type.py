@@ -9,8 +9,7 @@ import pytest
 from connectgroup.errors import CoordinatorNotAvailable, GroupIdNotFound, InconsistentGroupProtocol
 from connectgroup.group.consumer.settings import no_regex
 from connectgroup.group.consumer.state import ConsumerGroupState
-from connectgroup.group.kernel.effects import Compute, Match, Repeat
-from connectgroup.group.kernel.timers import SetTimer, TimerKind
+from connectgroup.group.kernel.outcome import Compute, Match, Repeat, SetTimer, TimerKind
 from connectgroup.group.registry import ClientInfo
 from connectgroup.protocol.messages.common import AssignorInfo
 from connectgroup.protocol.messages.consumer import (

@@ -9,7 +9,7 @@ import pytest
 
 from connectgroup.errors import GroupIdNotFound, NonEmptyGroup, StaleMemberEpoch, UnknownMemberId
 from connectgroup.group.consumer.state import ConsumerGroupState
-from connectgroup.group.kernel.effects import TopicsChanged, TransactionOutcome, TransactionsEnded
+from connectgroup.group.kernel.outcome import TopicsChanged, TransactionOutcome, TransactionsEnded
 from connectgroup.protocol.messages.describe import DeleteRequest
 from connectgroup.protocol.messages.offsets import (
     CommitInTransaction,
@@ -21,7 +21,7 @@ from connectgroup.protocol.messages.offsets import (
     TopicToFetch,
     TxnOffsetCommitRequest,
 )
-from connectgroup.protocol.records.offsets import OffsetRecord
+from connectgroup.protocol.records.consumer import OffsetRecord
 
 from .driver import GROUP, Driver, Plan, beat, join, topic_id
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from connectgroup.group.kernel.timers import TimerKind
+from connectgroup.group.kernel.outcome import TimerKind
 from connectgroup.protocol.units import TopicPartition
 
 from .driver import Driver, Plan, beat, join, topic_id

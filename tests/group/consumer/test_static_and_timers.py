@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from connectgroup.errors import FencedInstanceId, InvalidRequest, UnknownMemberId, UnreleasedInstanceId
-from connectgroup.group.kernel.timers import SetTimer, TimerKind
+from connectgroup.group.kernel.outcome import SetTimer, TimerKind
 from connectgroup.protocol.records.base import Tombstone
 from connectgroup.protocol.records.consumer import ConsumerCurrentRecord
 

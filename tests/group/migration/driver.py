@@ -13,11 +13,10 @@ from connectgroup.group.classic.group_type import ClassicGroupType
 from connectgroup.group.classic.state import ClassicSettings
 from connectgroup.group.consumer.group_type import ConsumerGroupType
 from connectgroup.group.consumer.settings import ConsumerSettings
-from connectgroup.group.kernel.effects import Compute, Computed
-from connectgroup.group.kernel.outcome import Outcome
-from connectgroup.group.kernel.timers import SetTimer, TimerKey, TimerKind
+from connectgroup.group.kernel.outcome import Compute, Computed, Outcome, SetTimer, TimerKey, TimerKind
 from connectgroup.group.registry import ClientInfo
 from connectgroup.protocol.messages.classic import (
+    EmbeddedAssignment,
     GroupHeartbeatRequest,
     JoinGroupRequest,
     JoinGroupResponse,
@@ -25,10 +24,10 @@ from connectgroup.protocol.messages.classic import (
     LeavingMember,
     MemberShare,
     OfferedProtocol,
+    Subscription,
     SyncGroupRequest,
 )
 from connectgroup.protocol.messages.consumer import ConsumerHeartbeatRequest, by_topic
-from connectgroup.protocol.messages.embedded import EmbeddedAssignment, Subscription
 from connectgroup.protocol.records.base import Key, Tombstone
 from connectgroup.protocol.records.connect import GroupRecord, Record
 from connectgroup.protocol.records.consumer import TopicMetadata

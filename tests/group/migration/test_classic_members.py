@@ -12,9 +12,8 @@ from connectgroup.errors import (
     InvalidGroupId,
     UnknownMemberId,
 )
-from connectgroup.group.kernel.timers import TimerKey, TimerKind
-from connectgroup.protocol.messages.classic import LeaveGroupRequest, LeavingMember, OfferedProtocol
-from connectgroup.protocol.messages.embedded import Subscription
+from connectgroup.group.kernel.outcome import TimerKey, TimerKind
+from connectgroup.protocol.messages.classic import LeaveGroupRequest, LeavingMember, OfferedProtocol, Subscription
 from connectgroup.wire.embedded import encode_subscription
 from connectgroup.wire.record_codec import encode_record
 from tests.fuzzing import INPUTS

@@ -13,13 +13,12 @@ from connectgroup.errors import (
     UnknownMemberId,
 )
 from connectgroup.group.consumer.settings import MigrationPolicy
-from connectgroup.group.kernel.timers import TimerKey, TimerKind
+from connectgroup.group.kernel.outcome import TimerKey, TimerKind
 from connectgroup.protocol.messages.classic import OfferedProtocol
 from connectgroup.protocol.messages.offsets import OffsetCommitRequest, PartitionCommit, TopicCommit
 from connectgroup.protocol.records.base import Kind, Tombstone
-from connectgroup.protocol.records.classic import ClassicState
 from connectgroup.protocol.records.connect import GroupRecord, TargetRecord
-from connectgroup.protocol.records.consumer import TopicMetadata
+from connectgroup.protocol.records.consumer import ClassicState, TopicMetadata
 
 from .driver import GROUP, SESSION_MS, TOPIC, TOPIC_ID, Driver, assignment, numbers
 

@@ -14,7 +14,7 @@ from connectgroup.group.classic.group_type import ClassicGroupType
 from connectgroup.group.classic.state import ClassicSettings
 from connectgroup.group.consumer.group_type import ConsumerGroupType
 from connectgroup.group.consumer.settings import ConsumerSettings
-from connectgroup.group.kernel.timers import TimerKind
+from connectgroup.group.kernel.outcome import TimerKind
 from connectgroup.protocol.messages.classic import (
     GroupHeartbeatRequest,
     JoinGroupRequest,
@@ -26,7 +26,7 @@ from connectgroup.protocol.messages.classic import (
 )
 from connectgroup.protocol.messages.describe import DeleteRequest
 from connectgroup.protocol.messages.offsets import GroupToFetch, OffsetFetchRequest
-from connectgroup.protocol.records.classic import ClassicState
+from connectgroup.protocol.records.consumer import ClassicState
 from connectgroup.wire import embedded
 
 from ..consumer.fields import GROUP, matching

@@ -12,8 +12,7 @@ from typing import Any
 
 from connectgroup.group.classic.group_type import ClassicGroupType
 from connectgroup.group.classic.state import ClassicGroupState, ClassicSettings
-from connectgroup.group.kernel.outcome import Outcome
-from connectgroup.group.kernel.timers import CancelTimer, SetTimer, TimerKey, TimerKind
+from connectgroup.group.kernel.outcome import CancelTimer, Outcome, SetTimer, TimerKey, TimerKind
 from connectgroup.group.registry import ClientInfo
 from connectgroup.protocol.messages.classic import (
     GroupHeartbeatRequest,

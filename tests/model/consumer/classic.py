@@ -24,14 +24,15 @@ from connectgroup.errors import (
     UnknownMemberId,
 )
 from connectgroup.protocol.messages.classic import (
+    EmbeddedAssignment,
     GroupHeartbeatRequest,
     JoinGroupRequest,
     LeaveGroupRequest,
     LeavingMember,
     OfferedProtocol,
+    Subscription as Offer,
     SyncGroupRequest,
 )
-from connectgroup.protocol.messages.embedded import EmbeddedAssignment, Subscription as Offer
 from connectgroup.protocol.units import TopicPartition, Unit
 
 from ..words import STABLE, UNRELEASED, UNREVOKED, Limits, Member, MemberTarget, NotAllowed, Timer

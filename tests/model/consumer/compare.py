@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from connectgroup.group.consumer.settings import ConsumerSettings
-from connectgroup.group.kernel.effects import Effect, Match
-from connectgroup.group.kernel.outcome import Outcome
+from connectgroup.group.kernel.outcome import Effect, Match, Outcome
 from connectgroup.protocol.messages.consumer import (
     ConsumerDescribeResponse,
     ConsumerHeartbeatResponse,

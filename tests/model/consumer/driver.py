@@ -15,8 +15,7 @@ from connectgroup.errors import PluginError
 from connectgroup.group.consumer.group_type import ConsumerGroupType
 from connectgroup.group.consumer.settings import ConsumerServerAssignment, ConsumerSettings
 from connectgroup.group.consumer.state import ConsumerGroupState
-from connectgroup.group.kernel.effects import Compute, Computed, Match, Matched, Repeat, TopicsChanged
-from connectgroup.group.kernel.timers import TimerKind
+from connectgroup.group.kernel.outcome import Compute, Computed, Match, Matched, Repeat, TimerKind, TopicsChanged
 from connectgroup.protocol.messages.consumer import (
     ConsumerDescribeRequest,
     ConsumerHeartbeatRequest,

@@ -17,20 +17,20 @@ from connectgroup.errors import WireError
 from connectgroup.group.classic.group_type import ClassicGroupType
 from connectgroup.group.consumer.group_type import ConsumerGroupType
 from connectgroup.group.consumer.settings import ConsumerSettings, MigrationPolicy
-from connectgroup.group.kernel.effects import TopicsChanged
-from connectgroup.group.kernel.timers import TimerKind
+from connectgroup.group.kernel.outcome import TimerKind, TopicsChanged
 from connectgroup.protocol.messages.classic import (
+    EmbeddedAssignment,
     GroupHeartbeatRequest,
     JoinGroupRequest,
     LeaveGroupRequest,
     LeavingMember,
     MemberShare,
     OfferedProtocol,
+    Subscription,
     SyncGroupRequest,
 )
 from connectgroup.protocol.messages.consumer import ConsumerHeartbeatRequest
-from connectgroup.protocol.messages.embedded import EmbeddedAssignment, Subscription
-from connectgroup.protocol.records.classic import ClassicMemberRecord, ClassicState
+from connectgroup.protocol.records.consumer import ClassicMemberRecord, ClassicState
 from connectgroup.protocol.units import TopicPartition
 from connectgroup.wire import embedded
 

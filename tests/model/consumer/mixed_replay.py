@@ -14,25 +14,24 @@ from connectgroup.errors import GroupError, GroupIdNotFound, RebalanceInProgress
 from connectgroup.group.classic.group_type import ClassicGroupType
 from connectgroup.group.classic.state import ClassicGroupState
 from connectgroup.group.consumer.group_type import ConsumerGroupType
-from connectgroup.group.kernel.effects import Effect
-from connectgroup.group.kernel.outcome import Outcome
-from connectgroup.group.kernel.timers import SetTimer, Timer, TimerKey
+from connectgroup.group.kernel.outcome import Effect, Outcome, SetTimer, Timer, TimerKey
 from connectgroup.protocol.messages.classic import (
+    EmbeddedAssignment,
     GroupHeartbeatRequest,
     GroupRequest,
     JoinGroupRequest,
     JoinGroupResponse,
     LeaveGroupRequest,
     LeaveGroupResponse,
+    Subscription,
     SyncGroupRequest,
     SyncGroupResponse,
 )
 from connectgroup.protocol.messages.consumer import ConsumerHeartbeatRequest
 from connectgroup.protocol.messages.describe import DeleteRequest
-from connectgroup.protocol.messages.embedded import EmbeddedAssignment, Subscription
 from connectgroup.protocol.messages.offsets import OffsetCommitRequest, OffsetFetchRequest
-from connectgroup.protocol.records.classic import ClassicMemberRecord, ClassicState
 from connectgroup.protocol.records.connect import Record
+from connectgroup.protocol.records.consumer import ClassicMemberRecord, ClassicState
 from connectgroup.wire import embedded
 
 from ..classic.replay import ClassicReplay

@@ -13,9 +13,16 @@ from connectgroup.errors import GroupIdNotFound
 from connectgroup.group.consumer.group_type import ConsumerGroupType
 from connectgroup.group.consumer.state import ConsumerGroupState
 from connectgroup.group.kernel.computation import computation_id
-from connectgroup.group.kernel.effects import Computed, Effect, Matched, TopicsChanged
-from connectgroup.group.kernel.outcome import Outcome
-from connectgroup.group.kernel.timers import TimerKey, TimerKind, revocation
+from connectgroup.group.kernel.outcome import (
+    Computed,
+    Effect,
+    Matched,
+    Outcome,
+    TimerKey,
+    TimerKind,
+    TopicsChanged,
+    revocation,
+)
 from connectgroup.group.registry import ClientInfo
 from connectgroup.protocol.messages.assignment import PrepareRequest
 from connectgroup.protocol.messages.consumer import (

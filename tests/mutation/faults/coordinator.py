@@ -107,7 +107,7 @@ COORDINATOR: tuple[Fault, ...] = (
     *at("connectgroup.coordinator.parking:Parking.arm", "coordinator/test_serving.py",
         C("a parked heartbeat is not answered when its max wait elapses",
           "A.call_at(B, C, D)", "None")),
-    *at("connectgroup.coordinator.timers:Timers.due", "coordinator/test_slow_and_rejected_appends.py",
+    *at("connectgroup.coordinator.parking:Timers.due", "coordinator/test_slow_and_rejected_appends.py",
         C("a coordinator removes its members after it was suspended (F15)",
           "A > max(...)", "False"),
         C("a delay restarts after its coordinator was suspended (S15)",

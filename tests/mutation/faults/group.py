@@ -103,7 +103,7 @@ GROUP: tuple[Fault, ...] = (
     *at("connectgroup.group.connect.delay:end", "group/test_delay.py group/test_rejoin.py",
         C("no target is computed when a delay ends",
           "...", "return False", model=True)),
-    *at("connectgroup.group.kernel.timers:session", "coordinator/test_serving.py",
+    *at("connectgroup.group.kernel.outcome:session", "coordinator/test_serving.py",
         C("sessions expire early",
           "SetTimer(K, A)", "SetTimer(K, A // 4)", simulator="S14")),
     *at("connectgroup.group.connect.delay:delay_timer", "group/test_delay.py",

@@ -21,7 +21,7 @@ WORKER: tuple[Fault, ...] = (
           "A or B", "B", nth=1),
         C("the worker does not own the units that it starts",
           "self.owned.update(assignment.owner_epochs)", "")),
-    *at("connectgroup.member.assignment:convert", "member/test_machine.py",
+    *at("connectgroup.member.state_machine:convert", "member/test_machine.py",
         C("a grant has the member epoch instead of its owner epoch",
           "A.owner_epoch", "0", nth=0)),
     *at("connectgroup.worker.classic:ClassicClient._join", "worker/test_group_protocol.py",

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 from connectgroup.group.connect.group_type import GroupInput
 from connectgroup.group.connect.state import ConnectGroupState
 from connectgroup.group.kernel.computation import COORDINATOR
-from connectgroup.group.kernel.outcome import Outcome
+from connectgroup.group.kernel.outcome import Outcome, TimerKey, TimerKind
 from connectgroup.group.kernel.reconcile import Current
-from connectgroup.group.kernel.timers import TimerKey, TimerKind
 from connectgroup.protocol.messages.api import Request, Response
 from connectgroup.protocol.messages.assignment import InstallRequest
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest

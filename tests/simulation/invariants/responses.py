@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any
 from connectgroup.group.connect.group_type import ConnectRequest, GroupInput, expire, handle
 from connectgroup.group.connect.members import ProcessEnded
 from connectgroup.group.connect.state import ConnectGroupState
-from connectgroup.group.kernel.effects import Computed
-from connectgroup.group.kernel.outcome import Outcome
-from connectgroup.group.kernel.timers import TimerKey, TimerKind
+from connectgroup.group.kernel.outcome import Computed, Outcome, TimerKey, TimerKind
 from connectgroup.protocol.messages.api import Request, Response
 from connectgroup.protocol.messages.assignment import InstallRequest, PrepareRequest
 from connectgroup.protocol.messages.common import grouped

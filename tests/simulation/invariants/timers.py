@@ -7,8 +7,7 @@ from weakref import WeakKeyDictionary
 
 from connectgroup.group.connect.group_type import GroupInput
 from connectgroup.group.connect.state import ConnectGroupState
-from connectgroup.group.kernel.outcome import Outcome
-from connectgroup.group.kernel.timers import SetTimer, TimerKey, TimerKind
+from connectgroup.group.kernel.outcome import Outcome, SetTimer, TimerKey, TimerKind
 from connectgroup.protocol.messages.api import Response
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
 

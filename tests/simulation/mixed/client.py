@@ -22,7 +22,7 @@ from connectgroup.plugins import load_partition_assignor
 from connectgroup.protocol.messages.classic import JoinGroupRequest
 from connectgroup.protocol.messages.consumer import ConsumerPrepareRequest
 from connectgroup.protocol.units import Partitions, TopicPartition
-from connectgroup.topics.static import topic_id
+from connectgroup.topics import topic_id
 
 from ..loop import Node
 from ..network import SimulatedClient

@@ -12,7 +12,7 @@ from connectgroup.group.consumer.settings import ConsumerServerAssignor, Consume
 from connectgroup.protocol.messages.api import Request
 from connectgroup.protocol.messages.assignment import InstallRequest
 from connectgroup.protocol.units import Partitions, TopicPartition
-from connectgroup.topics.static import StaticTopics
+from connectgroup.topics import StaticTopics
 
 from ..base import BaseCluster, CoordinatorNode, WatchedCoordinator
 from ..disk import SimulatedLog

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from connectgroup.group.classic.state import ClassicGroupState
 from connectgroup.group.consumer.state import ConsumerGroupState
-from connectgroup.protocol.records.classic import ClassicState
+from connectgroup.protocol.records.consumer import ClassicState
 from connectgroup.protocol.units import Partitions, TopicPartition
-from connectgroup.topics.static import topic_id
+from connectgroup.topics import topic_id
 from connectgroup.wire.embedded import decode_assignment
 
 from .. import worker_faults

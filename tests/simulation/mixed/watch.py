@@ -25,7 +25,7 @@ from connectgroup.group.classic.group_type import ClassicGroupType
 from connectgroup.group.classic.state import ClassicGroupState
 from connectgroup.group.consumer.group_type import ConsumerGroupType
 from connectgroup.group.consumer.state import ConsumerGroupState
-from connectgroup.group.kernel.timers import TimerKey, TimerKind
+from connectgroup.group.kernel.outcome import TimerKey, TimerKind
 from connectgroup.protocol.messages.api import Request
 from connectgroup.protocol.messages.classic import (
     GroupHeartbeatRequest,
@@ -36,8 +36,7 @@ from connectgroup.protocol.messages.consumer import ConsumerHeartbeatRequest
 from connectgroup.protocol.messages.offsets import OffsetCommitRequest
 from connectgroup.protocol.records.base import Key, Tombstone
 from connectgroup.protocol.records.connect import GroupRecord, Record
-from connectgroup.protocol.records.consumer import ConsumerCurrentRecord
-from connectgroup.protocol.records.offsets import OffsetRecord
+from connectgroup.protocol.records.consumer import ConsumerCurrentRecord, OffsetRecord
 from connectgroup.protocol.units import JOIN_EPOCH, Partitions, TopicPartition
 from tests.coordinator.builders import served
 

@@ -1,7 +1,8 @@
-"""The topics of a Kafka cluster, read from a broker: often, because a read that finds no change costs little.
+"""Where a coordinator learns the topics of a cluster, and the regular expressions by which subscriptions select them.
 
-Kafka tells clients of no epoch of its topics. A read is one Metadata request; if the bytes of the response are those of
-the one before, nothing has changed and nothing is decoded.
+A broker is read often, because a read that finds no change costs little: Kafka tells clients of no epoch of its topics,
+a read is one Metadata request, and if the bytes of the response are those of the one before, nothing has changed and
+nothing is decoded.
 """
 
 from __future__ import annotations
@@ -11,17 +12,117 @@ import contextlib
 import logging
 import math
 import struct
-from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Mapping
+from functools import lru_cache
+from hashlib import md5
+from typing import Any, Final, Protocol
 
-from ..errors import ConfigError, WireError
-from ..protocol.messages.cluster import ApiVersionsRequest
-from ..protocol.records.consumer import TopicMetadata
-from ..threads import off_loop
-from ..wire.framing import frame
-from ..wire.kafka_apis import decode_kafka_response, encode_call
-from ..wire.kafka_messages import MetadataRequest, MetadataResponse
-from .base import Topics
+from .errors import ConfigError, WireError
+from .protocol.messages.cluster import ApiVersionsRequest, MetadataRequest, MetadataResponse
+from .protocol.records.consumer import TopicMetadata
+from .threads import off_loop
+from .wire.framing import frame
+from .wire.kafka_apis import decode_kafka_response, encode_call
+
+Topics = Mapping[str, TopicMetadata]
+"""Topics by name. A value is never changed after it has been passed on."""
+
+
+class TopicSource(Protocol):
+    """The topics of a cluster, watched for changes. All calls are made on the coordinator's event loop."""
+
+    async def start(self, on_change: Callable[[Topics], None]) -> None:
+        """Call ``on_change`` with all topics before returning, then on the event loop after each change.
+
+        Raises:
+            ConfigError: the topics cannot be read: where, what is allowed.
+        """
+
+    async def refresh(self) -> None:
+        """Read the topics now; if they have changed, ``on_change`` is called before this returns.
+
+        Raises:
+            Exception: the topics cannot be read; they stay those of the last read.
+        """
+
+    def expect_change(self, for_s: float) -> None:
+        """A topic is about to be created or changed, or is waited for: watch the topics closely for so many seconds."""
+
+    async def close(self) -> None:
+        """Stop watching. ``on_change`` is not called any more."""
+
+
+MAX_MEMORY_BYTES = 8 << 20
+"""Memory that one compiled expression may use."""
+
+
+def regex_violation(pattern: str) -> str:
+    """What is allowed instead of a regular expression; empty if it is valid."""
+    try:
+        _compiled(pattern)
+    except ImportError:
+        return "no regular expression: google-re2 is not installed here (extra 'kafka')"
+    except Exception as error:
+        detail = error.args[0] if error.args else ""
+        return f"RE2 syntax ({detail.decode('utf-8', 'replace') if isinstance(detail, bytes) else detail})"
+    return ""
+
+
+def matching_topics(pattern: str, names: tuple[str, ...]) -> frozenset[str]:
+    """The names that match as a whole."""
+    compiled = _compiled(pattern)
+    return frozenset(name for name in names if compiled.fullmatch(name))
+
+
+@lru_cache(maxsize=1_000)
+def _compiled(pattern: str) -> Any:
+    import re2
+
+    options = re2.Options()
+    options.log_errors = False
+    options.max_mem = MAX_MEMORY_BYTES
+    return re2.compile(pattern, options)
+
+
+def topic_id(name: str) -> str:
+    """A topic id that depends on the name only."""
+    return md5(name.encode(), usedforsecurity=False).hexdigest()
+
+
+class StaticTopics:
+    """A topic source with the topics of its last ``replace``."""
+
+    def __init__(self, partitions: Mapping[str, int]) -> None:
+        """``partitions``: the number of partitions of each topic."""
+        self._topics = _topics(partitions)
+        self._on_change: Callable[[Topics], None] | None = None
+
+    async def start(self, on_change: Callable[[Topics], None]) -> None:
+        self._on_change = on_change
+        on_change(self._topics)
+
+    async def refresh(self) -> None:
+        """Nothing to read: ``replace`` reports each change."""
+
+    def expect_change(self, for_s: float) -> None:
+        """Nothing to watch."""
+
+    async def close(self) -> None:
+        self._on_change = None
+
+    def replace(self, partitions: Mapping[str, int]) -> None:
+        """Replace all topics; call it on the coordinator's event loop."""
+        self._topics = _topics(partitions)
+        if self._on_change is not None:
+            self._on_change(self._topics)
+
+
+def _topics(partitions: Mapping[str, int]) -> Topics:
+    return {
+        name: TopicMetadata(topic_id=topic_id(name), topic_name=name, num_partitions=count)
+        for name, count in partitions.items()
+    }
+
 
 logger = logging.getLogger(__name__)
 

@@ -1,1 +1,0 @@
-"""Where a coordinator learns the topics of a cluster, and how subscriptions select them."""
