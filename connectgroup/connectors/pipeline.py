@@ -18,7 +18,7 @@ from pydantic import BaseModel, Field, field_validator
 from pydantic_core import PydanticCustomError
 
 from ..assign.placement import RESERVED
-from ..config.paths import path_settings, within
+from ..config.paths import path_settings
 from ..connector import Config, Connector, PartitionOffset, Task, TaskContext
 from ..dataplane.columns import Columns, from_ddl
 from ..dataplane.committing import CommittedPositions
@@ -40,7 +40,7 @@ from ..spark.converters import CONVERTERS, check_pair
 from ..spark.remote import REMOTE, remote_address
 from ..spark.sinks.connect import ConnectSink
 from ..spark.sources.connect import CONFIG, ConnectDivision, ConnectSource
-from ..spark.sources.listing import is_listed
+from .loops import check_apart
 from .transforms import PREDICATES, TRANSFORMS, check_predicates, check_types, parse_chain, split_java
 
 if TYPE_CHECKING:
@@ -52,14 +52,8 @@ LAYOUT: Final = "layout"
 SOURCE: Final = "source."
 SINK: Final = "sink."
 _CONVERTED: Final = "the setting of the source and of the sink that have it, if they lack it"
-_DIRECTORIES: Final = ("files", "parquet")
-"""Sources that read all files of a directory."""
 _DDL: Final = ("files", "parquet", "sqlite", "kafka")
 """Sources whose schema is a list of columns."""
-_FILES: Final = ("sqlite", "console")
-"""Sinks whose paths are files, not directories."""
-_TABLE_PLACES: Final = {"sqlite": ("path",), "postgres": ("url", "schema")}
-"""Where the tables of sources and sinks of databases are, beside their names."""
 _PREFIXES: Final = (SOURCE, SINK, TRANSFORMS, PREDICATES)
 
 
@@ -367,7 +361,6 @@ def _parse(config: Config) -> _Parsed:
     chain = parse_chain(chained, source.metadata)
     source_settings = parse_settings(source.Settings, settings_below(config, SOURCE), prefix=SOURCE)
     sink_settings = parse_settings(sink.Settings, settings_below(config, SINK), prefix=SINK)
-    _check_apart(config, source_settings)
     if (columns := source.known_columns(source_settings)) is not None:
         check_predicates(chain, columns, config["source"])
     ddl = getattr(source_settings, "schema_", None)
@@ -375,6 +368,8 @@ def _parse(config: Config) -> _Parsed:
         check_types(chain, {column.name: column.type for column in from_ddl(ddl)})
     if not settings.transforms:  # they may make other columns of it
         check_pair(source_settings, sink_settings)
+    sink_paths = [setting for setting in path_settings(PipelineConnector, config) if setting.startswith(SINK)]
+    check_apart(config, source_settings, sink_settings, chain, sink_paths)
     return _Parsed(
         config=config,
         settings=settings,
@@ -471,43 +466,6 @@ def _check_remote(settings: PipelineSettings, source: type[Source]) -> None:
             settings.source,
             f"with Spark Connect ({REMOTE}) the sources {', '.join(names)}, or a worker with its own Spark",
         )
-
-
-def _check_apart(config: Config, source_settings: Any) -> None:
-    """Reject a pipeline that reads what it writes: an endless loop.
-
-    Raises:
-        ConfigError: the sink writes below the directory of the source, the other way round, or to the source's table.
-    """
-    source, sink = config["source"], config["sink"]
-    if source == sink and source in _TABLE_PLACES:
-        same = [
-            (config.get(f"source.{name}", ""), config.get(f"sink.{name}", ""))
-            for name in (*_TABLE_PLACES[source], "table")
-        ]
-        if all(read == written or (read and written and within(written, read) == ()) for read, written in same):
-            raise ConfigError("sink.table", config["sink.table"], "another table than source.table")
-    directory = config.get("source.path", "")
-    if source not in _DIRECTORIES or "\0" in directory:
-        return
-    pattern = getattr(source_settings, "file_pattern", "")
-    for setting in path_settings(PipelineConnector, config):
-        path = config.get(setting, "")
-        if not setting.startswith(SINK) or not os.path.isabs(path) or "\0" in path:
-            continue
-        below, above = within(path, directory), within(directory, path)
-        if sink in _FILES:
-            above = None
-            name = "/".join(below or ())
-            if not name or not is_listed(name, pattern) or (source == "parquet" and not name.endswith(".parquet")):
-                continue
-        elif below and any(part.startswith(("_", ".")) for part in below):
-            continue  # Hidden from the source.
-        if below is not None or above is not None:
-            what = (
-                f"a path that is neither below source.path ({directory}) nor above it: the source would read the rows"
-            )
-            raise ConfigError(setting, path, f"{what} again", is_path=True)
 
 
 def _check_dead_letters(settings: PipelineSettings, sink: type[Sink]) -> None:

@@ -254,7 +254,7 @@ async def test_type_of_a_connector_is_what_it_is_in_kafka_connect(
         "source.topics": "t",
         "source.path": "/in",
         "source.format": "csv",
-        "sink.bootstrap.servers": "127.0.0.1:1",
+        "sink.bootstrap.servers": "127.0.0.1:2",
         "sink.topic": "t",
         "sink.path": "/out/x.sqlite",
         "sink.table": "t",

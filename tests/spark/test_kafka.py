@@ -73,6 +73,19 @@ def test_partitions_are_part_of_the_task_configurations(kafka: str) -> None:
     assert connector.task_configs(1) != before
 
 
+def test_expression_for_topics_means_no_topic_of_kafka_itself(kafka: str) -> None:
+    from confluent_kafka import Producer
+    from confluent_kafka.admin import AdminClient
+
+    name = f"t{uuid.uuid4().hex}"
+    make_topic(kafka, name, 1)
+    Producer({"bootstrap.servers": kafka, "transactional.id": name}).init_transactions(30)
+    assert "__transaction_state" in AdminClient({"bootstrap.servers": kafka}).list_topics(timeout=10).topics
+    settings = {"bootstrap.servers": kafka, "topics.regex": f"__.*|{name}"}
+    layout = KafkaSource.task_layout(KafkaSourceSettings.model_validate(settings))
+    assert [each.partition(":")[0] for each in layout.split(",")] == [name]
+
+
 def test_topic_that_does_not_exist_is_one_clear_line(kafka: str) -> None:
     settings = KafkaSourceSettings.model_validate({"bootstrap.servers": kafka, "topics": "nope"})
     with pytest.raises(SourceError, match=r"^Kafka .*: topic nope does not exist; allowed: a topic$"):

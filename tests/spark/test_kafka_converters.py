@@ -358,7 +358,7 @@ def test_json_that_the_source_hands_on_as_text_is_not_encoded_again(part: str) -
         "source.topics": "t",
         f"source.{part}.converter": "JsonConverter",
         "sink": "kafka",
-        "sink.bootstrap.servers": "localhost:1",
+        "sink.bootstrap.servers": "localhost:2",
         "sink.topic": "u",
         f"sink.{part}.converter": "JsonConverter",
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -198,10 +199,125 @@ def test_sink_that_writes_the_table_of_the_source_is_rejected(tmp_path: Path) ->
     with pytest.raises(ConfigError, match=r"sink\.table: got 't'; allowed: another table than source\.table"):
         PipelineConnector("c", table | {"sink.table": "t"})
     PipelineConnector("c", table | {"sink.table": "u"})
+    with pytest.raises(ConfigError, match=r"sink\.table: got 'T'; allowed: another table than source\.table"):
+        PipelineConnector("c", table | {"sink.table": "T"})
+    letters = {"errors.tolerance": "all", "errors.deadletterqueue.name": "t"}
+    with pytest.raises(ConfigError, match=r"deadletterqueue\.name: got 't'; allowed: another table than source\.table"):
+        PipelineConnector("c", table | letters | {"sink.table": "u"})
     server = {"source": "postgres", "source.table": "t", "source.incrementing.column": "id", "sink": "postgres"}
     with pytest.raises(ConfigError, match=r"sink\.table: got 't'; allowed: another table than source\.table"):
         PipelineConnector("c", server | {"sink.table": "t"})
     PipelineConnector("c", server | {"sink.table": "t", "sink.schema": "other"})
+
+
+@pytest.mark.parametrize(
+    ("read", "written", "is_same"),
+    [
+        ("postgresql://reader@db/shop", "postgresql://writer:x@DB:5432/shop?sslmode=require", True),
+        ("postgresql://reader@db/shop", "host=db dbname=shop user=writer", True),
+        ("postgresql://shop@db", "postgresql://writer@db/shop", True),
+        ("postgresql://reader@db/shop", "postgresql://writer@db/other", False),
+        ("postgresql://reader@db/shop", "postgresql://writer@db:5433/shop", False),
+        ("postgresql://reader@db/shop", "postgresql://writer@db2/shop", False),
+        ("${env:URL}", "${env:URL}", True),
+        ("${env:URL}", "${env:OTHER}", False),
+    ],
+)
+@pytest.mark.parametrize("schemas", [("", ""), ("", "public"), ("a", "a"), ("a", "b")])
+def test_table_of_one_server_is_the_same_for_every_user(
+    read: str, written: str, is_same: bool, schemas: tuple[str, str]
+) -> None:
+    config = {"source": "postgres", "source.table": "t", "source.incrementing.column": "id", "sink": "postgres"}
+    config |= {"source.url": read, "sink.url": written, "sink.table": "t"}
+    config |= {f"{part}.schema": name for part, name in zip(("source", "sink"), schemas, strict=True) if name}
+    if is_same and schemas != ("a", "b"):
+        with pytest.raises(ConfigError, match=r"sink\.table: got 't'; allowed: another table than source\.table"):
+            PipelineConnector("c", config)
+    else:
+        PipelineConnector("c", config)
+
+
+KAFKA = {"source": "kafka", "source.bootstrap.servers": "a:1,b:1", "sink": "kafka", "sink.bootstrap.servers": "B:1"}
+LETTERS = {"errors.tolerance": "all", "errors.deadletterqueue.name": "t"}
+ROUTER = {
+    "transforms": "r",
+    "transforms.r.type": "RegexRouter",
+    "transforms.r.regex": "t",
+    "transforms.r.replacement": "u",
+}
+MASK = {"transforms": "m", "transforms.m.type": "MaskField", "transforms.m.fields": "value"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"source.topics": "s,t", "source.schema": "a INT", "sink.topic": "t"},
+            r"sink\.topic: got 't'; allowed: anoth",
+        ),
+        (
+            {"source.topics": "s,t", "source.metadata": "key", "sink.topic": "t"},
+            r"sink\.topic: got 't'; allowed: anoth",
+        ),
+        ({"source.topics": "t", "sink.topic": "u"}, r"sink\.metadata: missing; allowed: names without topic, so that"),
+        ({"source.topics": "t", "sink.topic": "u", **MASK}, r"sink\.metadata: missing; allowed: names without topic"),
+        (
+            {"source.topics": "t", "sink.metadata": "key,topic"},
+            r"sink\.metadata: got 'key,topic'; allowed: names witho",
+        ),
+        ({"source.topics.regex": "s|t", "sink.metadata": "key", "sink.topic": "t"}, r"sink\.topic: got 't'; allowed"),
+        (
+            {"source.topics.regex": "[a-z-]+", "sink.metadata": "", "sink.topic": "T"},
+            r"source\.topics\.regex: got .*wit",
+        ),
+        (
+            {"source.topics": "t", "sink.metadata": "", "sink.topic": "u", "sink.offsets.topic": "t"},
+            r"source\.topics: ",
+        ),
+        (
+            {"source.topics": "t", "sink.metadata": "", "sink.topic": "u", **LETTERS},
+            r"deadletterqueue\.name: got 't'; a",
+        ),
+    ],
+)
+def test_sink_that_writes_to_a_topic_of_the_source_is_rejected(settings: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        PipelineConnector("c", KAFKA | settings)
+    PipelineConnector("c", KAFKA | {"sink.topic": "v"} | settings | {"sink.bootstrap.servers": "c:1"})
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"source.topics": "t", "source.schema": "a INT", "sink.topic": "u"},
+        {"source.topics": "t", "source.metadata": "key,timestamp", "sink.topic": "u"},
+        {"source.topics": "t", "sink.metadata": "key", "sink.topic": "u"},
+        {"source.topics": "t", **ROUTER},
+        {"source.topics.regex": "s|t", "sink.metadata": "key", "sink.topic": "u"},
+        {
+            "source.topics": "t",
+            "sink.metadata": "key",
+            "sink.topic": "t",
+            "transforms": "f",
+            "transforms.f.type": "Filter",
+            "transforms.f.condition": "value IS NULL",
+        },
+    ],
+)
+def test_sink_that_writes_to_another_topic_is_accepted(settings: dict[str, str]) -> None:
+    PipelineConnector("c", KAFKA | settings)
+
+
+def test_sink_below_the_directory_of_a_source_of_spark_is_rejected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CONNECTGROUP_SPARK_FORMATS", "parquet")
+    config = {"source": "spark", "source.format": "parquet", "sink": "parquet"}
+    for path in (str(tmp_path / "in"), f"file://{tmp_path}/in"):
+        config["source.options"] = json.dumps({"PATH": path})
+        with pytest.raises(ConfigError, match=r"sink\.path: got .*; allowed: a path that is neither below the path in"):
+            PipelineConnector("c", config | {"sink.path": str(tmp_path / "in" / "out")})
+        PipelineConnector("c", config | {"sink.path": str(tmp_path / "out")})
 
 
 @pytest.mark.parametrize(

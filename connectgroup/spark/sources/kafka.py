@@ -47,6 +47,9 @@ _METADATA: Final = {
     "timestamp": "TIMESTAMP",
 }
 _HEADERS: Final = "headers"
+_INTERNAL: Final = frozenset({"__consumer_offsets", "__share_group_state", "__transaction_state"})
+"""Topics of Kafka itself, which an expression does not mean, as for Kafka's consumers. To publish a position writes a
+record of the first one."""
 _NO_ID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
 """What a broker without ids of topics returns: 16 zero bytes."""
 
@@ -59,7 +62,12 @@ class KafkaSourceSettings(ConverterSettings):
     bootstrap_servers: Annotated[str, Field(min_length=1, description="host:port, separated by commas")]
     topics: Annotated[str, Field(description="topics, separated by commas")] = ""
     topics_regex: Annotated[
-        str, Field(max_length=1_000, description="a regular expression in RE2 syntax for whole topic names")
+        str,
+        Field(
+            max_length=1_000,
+            description="a regular expression in RE2 syntax for whole topic names; it means no topic of Kafka itself,"
+            " such as __consumer_offsets",
+        ),
     ] = ""
     starting_offsets: Annotated[
         Literal["earliest", "latest"], Field(description="earliest, latest: where partitions without an offset begin")
@@ -99,6 +107,11 @@ class KafkaSourceSettings(ConverterSettings):
         forms = {"key": self.key_form, "value": self.value_form}
         is_text = {"key": "key" in names, "value": self.schema_ is None}
         return frozenset(name for name, form in forms.items() if form == "json" and is_text[name])
+
+    @property
+    def has_fields(self) -> bool:
+        """Whether the fields of the value are columns, and not the value as a whole."""
+        return bool(_fields(self))
 
     def model_post_init(self, _: Any) -> None:
         """Check the topics, the schema, the converters and the client's settings.
@@ -434,6 +447,7 @@ def partitions_of(settings: KafkaSourceSettings) -> dict[str, int]:
         raise SourceError(f"Kafka {settings.bootstrap_servers}: {reason}; allowed: a cluster that answers") from error
     # RE2, not Python's engine: its time is linear in the length of a name, whatever the expression.
     matching = matching_topics(settings.topics_regex, tuple(found)) if settings.topics_regex else frozenset()
+    matching -= _INTERNAL
     wanted = listed(settings.topics) or [name for name in found if name in matching]
     for name in wanted:
         if name not in found or not found[name].partitions:
