@@ -142,10 +142,15 @@ class Batches:
         """Read a batch in this process, without Spark, and commit it. Only without transforms."""
         with self._reporting():
             began_s = time.monotonic()
-            table, letters = read_here(reader, ranges), DeadLetters(self._owner)
+            table, letters = self._read_here(reader, ranges), DeadLetters(self._owner)
+            if table is None:
+                return
             if self._is_tolerant:
                 table, letters = split_errors(table, self._owner)
             self._commit(ranges, self._work(ranges, table, letters), time.monotonic() - began_s)
+
+    def _read_here(self, reader: PartReader, ranges: Sequence[Range]) -> pa.Table | None:
+        return read_here(reader, ranges, lambda: self._task.is_stopping)
 
     def continue_from_here(self) -> Claimed:
         """Return the claim with the positions that are committed by now: the next query begins there."""
@@ -154,10 +159,18 @@ class Batches:
         return self.claimed
 
     def take_parts(self, session: SparkSession, reader: PartReader, write: PartWriter, ranges: Sequence[Range]) -> None:
-        """Have Spark's workers write a batch that this process drives, and hand its parts over to be committed."""
+        """Have Spark's workers write a batch that this process drives, and hand its parts over to be committed. Some
+        this process reads itself (``reads_here``)."""
         with self._reporting():
             assert isinstance(self._sink, PartSink)
             began_s = time.monotonic()
+            if reader.reads_here(ranges):
+                table = self._read_here(reader, ranges)
+                if table is None:
+                    return
+                work = self._work(ranges, table, DeadLetters(self._owner))
+                self._task.commits.submit(partial(self._commit, ranges, work, time.monotonic() - began_s))
+                return
             parts = write_parts(session, reader, ranges, write)
             work = Work(
                 rows=sum(part.rows for part in parts),

@@ -8,7 +8,7 @@ batch as it commits rows (``PartSink``).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -66,17 +66,20 @@ def write_parts(session: SparkSession, reader: PartReader, ranges: Sequence[Rang
     return [part for some in found for part in some]
 
 
-def read_here(reader: PartReader, ranges: Sequence[Range]) -> pa.Table:
-    """Return the rows of ranges, read in this process.
+def read_here(reader: PartReader, ranges: Sequence[Range], is_stopping: Callable[[], bool]) -> pa.Table | None:
+    """Return the rows of ranges, read in this process; null if the task is to stop meanwhile.
 
     Raises:
         SourceError: the source cannot be read.
     """
     import pyarrow as pa
 
-    schema = to_arrow(reader.columns)
-    read = ((name, rows) for name, part in reader.parts(ranges) for rows in reader.read_part(part))
-    return pa.Table.from_batches([fitting(rows, schema, name) for name, rows in read], schema)
+    schema, batches = to_arrow(reader.columns), list[pa.RecordBatch]()
+    for name, rows in reader.read_here(ranges):
+        if is_stopping():
+            return None
+        batches.append(fitting(rows, schema, name))
+    return pa.Table.from_batches(batches, schema)
 
 
 def fitting(batch: pa.RecordBatch, schema: pa.Schema, slice_name: str) -> pa.RecordBatch:

@@ -15,6 +15,8 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 from connectgroup.connector import Lag
@@ -28,12 +30,19 @@ from connectgroup.dataplane.source import Source
 from connectgroup.errors import ConfigError
 from connectgroup.spark import driving
 from connectgroup.spark.query import SparkTask
+from connectgroup.spark.session import spark_session
 from connectgroup.spark.sinks import kafka_offsets
 from connectgroup.spark.sinks.kafka import MAX_LETTER, KafkaSink, KafkaSinkSettings
+from connectgroup.spark.sinks.manifest import read_committed
+from connectgroup.spark.sinks.parquet import ParquetSettings, ParquetSink
 from connectgroup.spark.sinks.sqlite import SqliteSettings, SqliteSink
+from connectgroup.spark.sources import kafka as kafka_source, kafka_reading
 from connectgroup.spark.sources.kafka import KafkaSource, KafkaSourceSettings
+from connectgroup.spark.sources.kafka_reading import ReadRecords
 from connectgroup.testing.contracts.sink import SinkContract
 from connectgroup.testing.contracts.source import SourceContract, read
+from tests.integration.processes import free_ports
+from tests.volume import ci_only
 
 from .conftest import Bench, Run
 from .kafka_topics import committed, delete_records, delete_topic, make_topic, produce, times, topic
@@ -281,6 +290,160 @@ def test_records_that_retention_deletes_while_a_task_lags_are_an_error_with_the_
     assert re.search(LOST.format(name, r"\d"), str(failure))
 
 
+CONNECT_JSON = "org.apache.kafka.connect.json.JsonConverter"
+BYTES = "org.apache.kafka.connect.converters.ByteArrayConverter"
+BYTES_AND_PLACES = {"value_converter": BYTES, "source_metadata": "offset,partition"}
+_MORE_FORMS = ci_only("3 s of a core each; a user's run has text and the fields of JSON")
+OBJECTS = [json.dumps({"a": n, "b": f"é{n}", "c": "1.50", "d": "2024-02-29"}) for n in range(40)]
+WITH_SCHEMA = [json.dumps({"schema": {"type": "string"}, "payload": f"é{n}"}) for n in range(40)]
+
+
+def write_with_gaps(servers: str, name: str, values: list[str | None]) -> None:
+    """Write values to three partitions, in transactions: their markers, and records that were aborted, are offsets
+    without a record."""
+    from confluent_kafka import Producer
+
+    producer = Producer({"bootstrap.servers": servers, "transactional.id": uuid.uuid4().hex})
+    producer.init_transactions(30)
+    for start in range(0, len(values), 7):
+        producer.begin_transaction()
+        for n, value in enumerate(values[start : start + 7], start):
+            producer.produce(
+                name, value, None if n % 5 == 0 else f"k{n}", partition=n % 3, timestamp=1_700_000_000_000 + n
+            )
+        if start % 3 == 1:
+            producer.flush(30)
+            producer.abort_transaction(30)
+        else:
+            producer.commit_transaction(30)
+
+
+@pytest.mark.parametrize(
+    ("values", "settings"),
+    [
+        (["", "é", None, *OBJECTS], {}),
+        (OBJECTS, {"source_schema": "a INT, b STRING, c DECIMAL(9,2), d DATE", "source_metadata": "key,timestamp"}),
+        pytest.param(["", None, *OBJECTS], BYTES_AND_PLACES, marks=_MORE_FORMS),
+        pytest.param(WITH_SCHEMA, {"value_converter": CONNECT_JSON}, marks=_MORE_FORMS),
+        pytest.param(OBJECTS, {"source_isolation_level": "read_uncommitted"}, marks=_MORE_FORMS),
+    ],
+    ids=["text", "fields", "bytes", "payloads", "uncommitted"],
+)
+def test_files_of_records_are_those_that_pass_through_java(
+    kafka: str,
+    tmp_path: Path,
+    spark: None,
+    monkeypatch: pytest.MonkeyPatch,
+    values: list[str | None],
+    settings: dict[str, str],
+) -> None:
+    """Read by Spark, by the task's process, and by Spark's Python workers where these parse the values."""
+    name = f"t{uuid.uuid4().hex}"
+    make_topic(kafka, name, 3)
+    write_with_gaps(kafka, name, values)
+    bench = Bench(tmp_path, "parquet")
+    source = {"source": "kafka", "source_bootstrap_servers": kafka, "source_topics": name, **settings}
+    ends = ends_of(kafka, name)
+    written, schemas = list[object](), list[object]()
+    for epoch, bench.passes_java, small in ((1, True, 0), (2, False, 1_000), (3, False, 0)):
+        monkeypatch.setattr(kafka_source, "SMALL_RECORDS", small)
+        bench.output = tmp_path / f"out-{epoch}"
+        before = {query.id for query in spark_session().streams.active}
+        run = bench.start(epoch, source_max_rows_per_batch="20", **source)  # type: ignore[arg-type]
+        assert len({query.id for query in spark_session().streams.active} - before) == bench.passes_java
+        try:
+            run.wait(lambda: positions_in(bench.output) == ends)
+        finally:
+            run.task.stop()
+        tables = [pyarrow.parquet.read_table(file) for file in read_committed(bench.output)]
+        found = pyarrow.concat_tables(tables)
+        written.append(sorted(found.to_pylist(), key=repr))
+        schemas.append(found.schema)
+    assert written[0] == written[1] == written[2]
+    assert schemas[0] == schemas[1] == schemas[2]
+
+
+def ends_of(servers: str, name: str) -> dict[str, int]:
+    """The end of each partition of a topic."""
+    settings = KafkaSourceSettings.model_validate({"bootstrap.servers": servers, "topics": name})
+    return kafka_source.offsets_of(settings, [(name, n) for n in range(3)], latest=True)
+
+
+def positions_in(directory: Path) -> dict[str, int]:
+    store = ParquetSink.open_positions(ParquetSettings(path=str(directory)))
+    with contextlib.closing(store):
+        return store.positions("flights")
+
+
+@pytest.mark.parametrize("small", [True, False], ids=["read by the task", "read by Spark's workers"])
+@pytest.mark.parametrize(
+    ("value", "settings", "message"),
+    [
+        (b"\xff", {}, r"t\w+-0, offset 1: the value is not UTF-8; allowed: UTF-8 text, or ByteArrayConverter$"),
+        (
+            b"{",
+            {"source_schema": "a INT"},
+            r"t\w+-0, offset 1: the value is not JSON with the fields of source\.schema",
+        ),
+    ],
+)
+def test_record_that_is_no_row_of_a_file_is_an_error_that_names_it(
+    kafka: str,
+    tmp_path: Path,
+    spark: None,
+    monkeypatch: pytest.MonkeyPatch,
+    value: bytes,
+    settings: dict[str, str],
+    message: str,
+    small: bool,
+) -> None:
+    monkeypatch.setattr(kafka_source, "SMALL_RECORDS", 1_000 if small else 0)
+    name = f"t{uuid.uuid4().hex}"
+    make_topic(kafka, name, 1)
+    produce(kafka, name, [(0, None, '{"a": 1}'), (0, None, value)])
+    bench = Bench(tmp_path, "parquet")
+    source = {"source": "kafka", "source_bootstrap_servers": kafka, "source_topics": name, **settings}
+    run = bench.start(1, **source)  # type: ignore[arg-type]
+    assert re.search(message, str(run.failure()))
+    run.task.stop()
+    assert read_committed(bench.output) == []
+
+
+def test_file_continues_at_the_position_of_the_sink_and_lost_records_are_an_error(
+    kafka: str, tmp_path: Path, spark: None
+) -> None:
+    """Also those that are deleted after the batch was planned."""
+    name = f"t{uuid.uuid4().hex}"
+    make_topic(kafka, name, 1)
+    bench = Bench(tmp_path, "parquet")
+    for epoch, (begin, end) in enumerate([(0, 5), (5, 10)], 1):
+        _numbers(kafka, name, range(begin, end))
+        run = _start(bench, kafka, name, epoch)
+        run.wait(lambda run=run: sum(run.rows) == 5)  # type: ignore[misc]
+        run.task.stop()
+    assert bench.seen() == [*range(10)]
+    settings = KafkaSourceSettings.model_validate({"bootstrap.servers": kafka, "topics": name, "schema": "a INT"})
+    source = KafkaSource.create(settings, task=0, tasks=1)
+    reader = source.part_batches({})
+    assert reader is not None
+    planned = reader.plan({})
+    delete_records(kafka, name, 8)
+    with pytest.raises(SourceError, match=r"topic t\w+, partition 0, offset 0: ") as raised:
+        list(reader.read_part(Range(slice=f"{name}-0", start=0, end=planned[f"{name}-0"])))
+    assert re.search(LOST.format(name, 0), str(source.explained(raised.value, {f"{name}-0": 0})))
+    with pytest.raises(SourceError, match=LOST.format(name, 5)):
+        source.part_batches({f"{name}-0": 5})
+
+
+def test_cluster_that_does_not_answer_ends_the_reading(kafka: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kafka_reading, "PATIENCE_S", 0.1)
+    (port,) = free_ports(1)
+    read_part = ReadRecords(servers=f"127.0.0.1:{port}", client={}, columns=from_ddl("value STRING"), values=None)
+    rows = read_part(Range(slice="t-0", start=0, end=1))
+    with pytest.raises(SourceError, match=r"topic t, partition 0: no record from offset 0 on within 0\.1 s"):
+        assert sum(batch.num_rows for batch in rows) == 0
+
+
 class TestKafkaSink(SinkContract):
     @pytest.fixture
     def place(self, tmp_path: Path, kafka: str) -> Path:
@@ -511,6 +674,7 @@ import os, sys
 from connectgroup.dataplane.columns import from_ddl
 from connectgroup.dataplane.ownership import Owner, Position, Range
 from connectgroup.spark.query import SparkTask
+from connectgroup.spark.session import spark_session
 from connectgroup.spark.sinks import kafka_offsets
 from connectgroup.spark.sinks.kafka import MAX_LETTER, KafkaSink, KafkaSinkSettings
 import pyarrow as pa

@@ -1,4 +1,4 @@
-"""The source ``kafka``: the records of topics, by Spark's own Kafka source.
+"""The source ``kafka``: the records of topics, by Spark's own Kafka source, or for a sink of files by librdkafka.
 
 A slice is a topic partition; its position is an offset, with the topic's id. Task *i* of *n* reads the partitions whose
 number plus the topic's CRC-32 is *i* modulo *n*. The columns are those of Spark's Kafka source; with a schema, the
@@ -14,7 +14,8 @@ from __future__ import annotations
 import json
 import logging
 import zlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
@@ -24,7 +25,7 @@ from ...connector import Lag, LocalPath
 from ...dataplane.columns import Column, Columns, check_names, from_ddl
 from ...dataplane.errors import SourceError
 from ...dataplane.ownership import Owner, Position, Range, metadata_of, ranges_between
-from ...dataplane.source import BatchReader, Publisher, Source, field_of, position_of
+from ...dataplane.source import BatchReader, PartReader, Publisher, Source, field_of, position_of
 from ...dataplane.transform import listed
 from ...errors import NO_VALUE, ConfigError
 from ...protocol.units import printable
@@ -34,9 +35,11 @@ from ..errors import SparkError
 from ..kafka_client import admin, client_files, client_settings, kept_admin
 from .file_settings import check_timezone
 from .kafka_group import GroupPublisher
-from .kafka_records import rows_of
+from .kafka_reading import ReadRecords
+from .kafka_records import rows_of, values_of
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 _METADATA: Final = {
@@ -52,6 +55,10 @@ _INTERNAL: Final = frozenset({"__consumer_offsets", "__share_group_state", "__tr
 record of the first one."""
 _NO_ID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
 """What a broker without ids of topics returns: 16 zero bytes."""
+
+SMALL_RECORDS: Final = 2_000
+"""Offsets of a batch whose values the task's own process parses: a job of Spark's would take longer, and write a file
+for each partition."""
 
 logger = logging.getLogger(__name__)
 
@@ -252,6 +259,13 @@ class KafkaSource(Source):
         self.check_positions(positions)
         return KafkaBatches(self, self._settings, self._mine())
 
+    def part_batches(self, positions: Mapping[str, int]) -> PartReader | None:
+        # The client gives no headers whose names are not UTF-8, and errors of single records are columns of Spark's.
+        if self._is_tolerant or any(column.name == _HEADERS for column in self.columns):
+            return None
+        self.check_positions(positions)
+        return KafkaBatches(self, self._settings, self._mine())
+
     @property
     def options(self) -> dict[str, str]:
         """The options of Spark's Kafka source that do not depend on the batch."""
@@ -269,10 +283,21 @@ class KafkaSource(Source):
 
     def rows_of(self, records: DataFrame) -> DataFrame:
         """Return the columns of the source from what Spark's Kafka source reads."""
-        fields = _fields(self._settings)
+        fields, timezone = _fields(self._settings), self._settings.timezone
         metadata = self.columns[len(fields) or 1 :]
-        timezone = self._settings.timezone
         return rows_of(records, self._settings, fields, metadata, tolerant=self._is_tolerant, timezone=timezone)
+
+    def record_reader(self) -> ReadRecords:
+        """Return what reads records without Spark: no headers, and a record that is no row is an error."""
+        settings = self._settings
+        fields, timezone = _fields(settings), settings.timezone
+        metadata = self.columns[len(fields) or 1 :]
+        return ReadRecords(
+            servers=settings.bootstrap_servers,
+            client={"isolation.level": settings.isolation_level, **client_settings("source.client", settings.client)},
+            columns=self.columns,
+            values=values_of(settings, fields, metadata, tolerant=False, timezone=timezone),
+        )
 
     def positions(self, offset: Any) -> dict[str, int]:
         if not isinstance(offset, dict) or not all(isinstance(inner, dict) for inner in offset.values()):
@@ -335,7 +360,7 @@ class KafkaSource(Source):
         return GroupPublisher(self._settings.bootstrap_servers, self._settings.client, owner, positions)
 
     def explained(self, error: BaseException, positions: Mapping[str, int]) -> BaseException:
-        if isinstance(error, SparkError):
+        if isinstance(error, SparkError | SourceError):
             try:
                 self.check_positions(positions)
             except SourceError as found:
@@ -382,12 +407,16 @@ class KafkaSource(Source):
         ]
 
 
-class KafkaBatches(BatchReader):
-    """The batches over Spark Connect: planned in this process, read by Spark's Kafka source."""
+class KafkaBatches(PartReader):
+    """Batches that are planned in this process. For a sink of files, ``read_part`` reads their records; over Spark
+    Connect, Spark's Kafka source does."""
+
+    read_part: ReadRecords
 
     def __init__(self, source: KafkaSource, settings: KafkaSourceSettings, mine: Sequence[tuple[str, int]]) -> None:
         """Store the arguments; ``mine`` are the partitions of the task."""
         self._source, self._settings, self._mine = source, settings, mine
+        self.columns, self.read_part = source.columns, source.record_reader()
         self._first: dict[str, int] = {}
         self._is_known = False
 
@@ -397,15 +426,29 @@ class KafkaBatches(BatchReader):
         if is_new:
             from_earliest = self._settings.starting_offsets == "earliest"
             self._first.update(offsets_of(self._settings, is_new, latest=not from_earliest))
-        most = max(1, self._settings.max_rows_per_batch // max(1, len(self._mine)))
+        firsts = {name: int(start.get(name, self._first.get(name, 0))) for name in ends}
+        if any(last < firsts[name] for name, last in ends.items()):
+            self._source.check_positions(start)
+        waiting = {name: last - firsts[name] for name, last in ends.items() if last > firsts[name]}
+        most, total = self._settings.max_rows_per_batch, sum(waiting.values())
         end = dict(start)
-        for name, last in ends.items():
-            first = start.get(name, self._first.get(name, 0))
-            if last > first:
-                end[name] = self._source.position(name.rpartition("-")[0], min(last, first + most))
-            elif last < first:
-                self._source.check_positions(start)
+        for name, records in waiting.items():
+            # Each partition has a share of the batch, as of the records that wait.
+            taken = records if total <= most else max(1, records * most // total)
+            end[name] = self._source.position(name.rpartition("-")[0], firsts[name] + taken)
         return end
+
+    def parts(self, ranges: Sequence[Range]) -> list[tuple[str, Range]]:
+        # A range begins at 0 if nothing of the partition is committed yet.
+        return [(each.slice, replace(each, start=max(each.start, self._first.get(each.slice, 0)))) for each in ranges]
+
+    def reads_here(self, ranges: Sequence[Range]) -> bool:
+        # Records that are not parsed take less time than to have others read them.
+        is_small = sum(part.end - part.start for _, part in self.parts(ranges)) <= SMALL_RECORDS
+        return self.read_part.values is None or is_small
+
+    def read_here(self, ranges: Sequence[Range]) -> Iterator[tuple[str, pa.RecordBatch]]:
+        return self.read_part.read([part for _, part in self.parts(ranges)])
 
     def read(self, session: SparkSession, ranges: Sequence[Range]) -> DataFrame:
         from ..java import check_kafka_of_server
@@ -415,10 +458,9 @@ class KafkaBatches(BatchReader):
             self._is_known = True
         starts: dict[str, dict[str, int]] = {}
         ends: dict[str, dict[str, int]] = {}
-        for each in ranges:
+        for _, each in self.parts(ranges):
             topic, _, number = each.slice.rpartition("-")
-            # A range begins at 0 if nothing of the partition is committed yet.
-            starts.setdefault(topic, {})[number] = max(each.start, self._first.get(each.slice, 0))
+            starts.setdefault(topic, {})[number] = each.start
             ends.setdefault(topic, {})[number] = each.end
         records = (
             session.read.format("kafka")

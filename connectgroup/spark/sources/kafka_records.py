@@ -42,7 +42,7 @@ _NO_SCHEMA: Final = (
     "the {name} is not an object of schema and payload; allowed: what JsonConverter writes with schemas, or"
     " {name}.converter.schemas.enable=false"
 )
-_NOT_UTF8: Final = "the {name} is not UTF-8; allowed: UTF-8 text, or ByteArrayConverter"
+NOT_UTF8: Final = "the {name} is not UTF-8; allowed: UTF-8 text, or ByteArrayConverter"
 _AVRO: Final = "allowed: values of value.converter.avro.schema in its encoding, or errors.tolerance=all"
 _NOT_THE_FIELDS: Final = "the value is not JSON with the fields of source.schema: "
 _SOURCE_ERROR: Final = "connectgroup.dataplane.errors.SourceError: "
@@ -77,7 +77,7 @@ def rows_of(
     def text(name: str, is_valid: Callable[[Column], Column], kind: str = "string") -> Column:
         """A text, or the error of its record."""
         read = F.col(name).cast(kind)
-        reason = F.lit(_NOT_UTF8.format(name=name))
+        reason = F.lit(NOT_UTF8.format(name=name))
         bad = ~F.coalesce(is_valid(F.col(name)), F.lit(True))
         if tolerant:
             problems.append(F.when(bad, reason))
@@ -85,10 +85,8 @@ def rows_of(
         error = F.concat(F.lit(_SOURCE_ERROR), _place(), F.lit(": "), reason, F.lit("\n"))
         return F.when(bad, F.raise_error(error).cast(kind)).otherwise(read)
 
-    value_schemas = settings.value_form == "json" and settings.value_converter_schemas_enable
-    key_schemas = settings.key_form == "json" and settings.key_converter_schemas_enable
-    key_schemas = key_schemas and "key" in {column.name for column in metadata}
-    in_python = bool(fields) or value_schemas or key_schemas
+    values = values_of(settings, fields, metadata, tolerant=tolerant, timezone=timezone)
+    value_schemas, key_schemas = (False, False) if values is None else (values.value_schemas, values.key_schemas)
     chosen: dict[str, Column] = {}
     if not fields and not value_schemas:
         is_text = settings.value_form != "bytes"
@@ -108,11 +106,27 @@ def rows_of(
             chosen[column.name] = F.col(column.name)
     selected = [column.alias(name) for name, column in chosen.items()]
     problem = F.coalesce(*problems) if problems else F.lit(None).cast("string")
-    if not in_python:
+    if values is None:
         if not tolerant:
             return records.select(selected)
         return records.select([*selected, _place().alias(PLACE_COLUMN), _error(problem).alias(ERROR_COLUMN)])
-    values = KafkaValues(
+    raw = {_VALUE: F.col("value"), **({_KEY: F.col("key")} if key_schemas else {})}
+    raw |= {f"connectgroup_{name}": F.col(name) for name in _PLACE}
+    with_raw = [*selected, *(column.alias(name) for name, column in raw.items())]
+    with_error = [_error(problem).alias(ERROR_COLUMN)] if tolerant else []
+    return records.select([*with_raw, *with_error]).mapInArrow(values, values.ddl)
+
+
+def values_of(
+    settings: ConverterSettings, fields: Columns, metadata: Columns, *, tolerant: bool, timezone: str
+) -> KafkaValues | None:
+    """Return what parses the values of records with Python code; null: there is nothing to parse. See ``rows_of``."""
+    value_schemas = settings.value_form == "json" and settings.value_converter_schemas_enable
+    key_schemas = settings.key_form == "json" and settings.key_converter_schemas_enable
+    key_schemas = key_schemas and "key" in {column.name for column in metadata}
+    if not fields and not value_schemas and not key_schemas:
+        return None
+    return KafkaValues(
         fields=fields,
         metadata=metadata,
         codec=settings.avro("source.") if settings.value_form == "avro" else None,
@@ -121,11 +135,6 @@ def rows_of(
         tolerant=tolerant,
         timezone=timezone,
     )
-    raw = {_VALUE: F.col("value"), **({_KEY: F.col("key")} if key_schemas else {})}
-    raw |= {f"connectgroup_{name}": F.col(name) for name in _PLACE}
-    with_raw = [*selected, *(column.alias(name) for name, column in raw.items())]
-    with_error = [_error(problem).alias(ERROR_COLUMN)] if tolerant else []
-    return records.select([*with_raw, *with_error]).mapInArrow(values, values.ddl)
 
 
 def _is_utf8(value: Column) -> Column:
