@@ -32,6 +32,7 @@ from connectgroup import IteratorSource, TaskContext, Unit
 from connectgroup.connectors.pipeline import PipelineConnector
 from connectgroup.dataplane.columns import from_ddl, to_arrow
 from connectgroup.dataplane.committing import CommittedPositions
+from connectgroup.plugins import load_connector_class
 from connectgroup.spark.driving import open_stream
 from connectgroup.spark.query import Pipeline, SparkTask
 from connectgroup.spark.session import spark_session, stop_session
@@ -49,7 +50,7 @@ TRIGGER_MS: Final = 100
 GOAL_RATIO, GOAL_KAFKA, GOAL_PYTHON = 0.95, 150_000, 400_000
 PATIENCE_S: Final = 600.0
 MEGABYTE: Final = 1 << 20
-SERVERS: Final = ("kafka.Kafka", "ConnectDistributed")
+SERVERS: Final = ("kafka.Kafka", "ConnectDistributed", "postgres")
 """Words in the command lines of processes that are not part of a worker."""
 
 
@@ -141,9 +142,13 @@ def run_task(rows: int, make: Callable[[TaskContext], Any], patience_s: float = 
 
 
 def run_pipeline(config: Mapping[str, str], rows: int, patience_s: float = PATIENCE_S) -> None:
-    """Run a pipeline of one task."""
-    connector = PipelineConnector("bench", {**config, "trigger.ms": str(TRIGGER_MS)})
-    run_task(rows, lambda context: connector.task(connector.task_configs(1)[0], context), patience_s)
+    """Run a pipeline of one task: the connector class ``pipeline``, or that of ``connector.class``."""
+    cls = load_connector_class(config.get("connector.class", "pipeline"))
+    connector = cls("bench", {**config, "trigger.ms": str(TRIGGER_MS)})
+    try:
+        run_task(rows, lambda context: connector.task(connector.task_configs(1)[0], context), patience_s)
+    finally:
+        connector.stop()
 
 
 def run_bare(frame: DataFrame, form: str, options: Mapping[str, str]) -> None:
