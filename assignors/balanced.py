@@ -13,10 +13,16 @@ There are three goals. Each is met only as far as it costs nothing of the goals 
 The first two goals are met exactly. The third is met greedily, one connector after another, because the optimum needs a
 min-cost flow: compared with one, the result is optimal in nine of ten small cases, and a task or two off in the rest. A
 hundred thousand tasks on a thousand workers take about 10 ms of one core.
+
+A connector of Kafka Connect runs only on workers that have its plug-in, whatever the assignor: while some workers lack
+the plug-in of a connector, ``weighted`` places the units, with these labels as the only constraints. It levels the
+counts as far as they permit.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -24,6 +30,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from connectgroup.assign.api import ConnectAssignment, ConnectAssignor, ConnectAssignorInput
+from connectgroup.assign.members import Lazy
+from connectgroup.assign.placement import PLUGIN_LABEL, Labels, Placement, WorkerTraits
+
+from .connect_rules import Rules
+from .weighted import place_units
 
 Integers = NDArray[np.int64]
 UNASSIGNED = -1
@@ -40,6 +51,8 @@ class BalancedAssignor(ConnectAssignor):
 
         If two members claim a unit, the first of them, sorted, keeps it. Owned units that do not exist are ignored.
         """
+        if lacking := _lacking_plugins(group):
+            return place_units(group, _plugin_rules(group, lacking))
         columns = group.columns()
         owner = columns.unit_owner.astype(np.int64)
         is_task = columns.unit_task >= 0
@@ -51,6 +64,34 @@ class BalancedAssignor(ConnectAssignor):
             kinds = columns.unit_connector[tasks].astype(np.int64)
             owner[tasks] = share_units(owner[tasks], kinds, len(columns.member_ids))
         return ConnectAssignment.from_columns(columns, owner)
+
+
+def _lacking_plugins(group: ConnectAssignorInput) -> Mapping[str, Labels]:
+    """The labels of plug-ins that a connector needs and not every worker has, by connector."""
+    specs = group.connectors
+    if isinstance(specs, Lazy) and not any(each.placement for each in specs.origin.connectors):
+        return {}  # no connector's objects are made for a group without constraints
+    needed = {spec.name: _plugins_of(spec.placement) for spec in specs if spec.placement.labels}
+    if not any(needed.values()):
+        return {}
+    if not group.columns().member_traits:
+        return {}
+    common = set.intersection(*(set(traits.labels) for traits in group.columns().member_traits))
+    lacking = {name: tuple(label for label in labels if label not in common) for name, labels in needed.items()}
+    return {name: labels for name, labels in lacking.items() if labels}
+
+
+def _plugins_of(placement: Placement) -> Labels:
+    return tuple(label for label in placement.labels if label[0].startswith(PLUGIN_LABEL))
+
+
+def _plugin_rules(group: ConnectAssignorInput, lacking: Mapping[str, Labels]) -> Rules:
+    """The constraints of a group in which only plug-ins count, and tasks and connectors are counted."""
+    columns = group.columns()
+    labels = [WorkerTraits(labels=traits.labels) for traits in columns.member_traits]
+    weights = (columns.unit_task >= 0).astype(np.int64)
+    specs = [replace(spec, placement=Placement(labels=lacking.get(spec.name, ()))) for spec in group.connectors]
+    return Rules(replace(columns, member_traits=tuple(labels), unit_weight=weights), specs)
 
 
 def share_units(home: Integers, kind: Integers, members: int) -> Integers:

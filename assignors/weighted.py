@@ -27,6 +27,7 @@ from __future__ import annotations
 import numpy as np
 
 from connectgroup.assign.api import ConnectAssignment, ConnectAssignor, ConnectAssignorInput
+from connectgroup.assign.columns.connect import ConnectColumns
 from connectgroup.protocol.units import NO_UNITS, Unit, show
 
 from .connect_rules import UNASSIGNED, Floats, Integers, Mask, Rules
@@ -52,31 +53,40 @@ class WeightedAssignor(ConnectAssignor):
         columns = group.columns()
         if not columns.member_ids:
             return ConnectAssignment.from_columns(columns, np.full(len(columns.unit_owner), UNASSIGNED))
-        rules = Rules(columns, group.connectors)
-        waiting = columns.indices(group.waiting) if group.waiting else np.empty(0, dtype=np.int64)
-        # Units without weight are a class of their own, each counting as one; they use no capacity.
-        classes = {
-            heavy: np.setdiff1d(np.flatnonzero((columns.unit_weight > 0) == heavy), waiting) for heavy in (True, False)
-        }
-        moves = dict.fromkeys(classes, max(FEWEST_MOVES, len(columns.unit_owner) // 10))
-        left: list[int] = []
-        # Moves in one pass may make room for units examined earlier in it. Repeat until a pass changes nothing, so that
-        # the result is also returned unchanged when it is the next input.
-        for _ in range(MAX_PASSES):
-            before = rules.owner.copy()
-            rules.release_units()
-            left = []
-            for heavy, members in classes.items():
-                share = _MemberLoad(rules, members, heavy=heavy, moves=moves[heavy])
-                left += share.settle()
-                moves[heavy] = share.moves
-            if np.array_equal(rules.owner, before):
-                break
-        return _result(rules, sorted(left), cut_short=not all(moves.values()))
+        return place_units(group, Rules(columns, group.connectors))
 
 
-def _result(rules: Rules, left: list[int], *, cut_short: bool) -> ConnectAssignment:
+def place_units(group: ConnectAssignorInput, rules: Rules) -> ConnectAssignment:
+    """Assign all units.
+
+    Args:
+        group: at least one member.
+        rules: the constraints. Their columns may have other weights and traits than the group's.
+    """
     columns = rules.columns
+    waiting = columns.indices(group.waiting) if group.waiting else np.empty(0, dtype=np.int64)
+    # Units without weight are a class of their own, each counting as one; they use no capacity.
+    classes = {
+        heavy: np.setdiff1d(np.flatnonzero((columns.unit_weight > 0) == heavy), waiting) for heavy in (True, False)
+    }
+    moves = dict.fromkeys(classes, max(FEWEST_MOVES, len(columns.unit_owner) // 10))
+    left: list[int] = []
+    # Moves in one pass may make room for units examined earlier in it. Repeat until a pass changes nothing, so that
+    # the result is also returned unchanged when it is the next input.
+    for _ in range(MAX_PASSES):
+        before = rules.owner.copy()
+        rules.release_units()
+        left = []
+        for heavy, members in classes.items():
+            share = _MemberLoad(rules, members, heavy=heavy, moves=moves[heavy])
+            left += share.settle()
+            moves[heavy] = share.moves
+        if np.array_equal(rules.owner, before):
+            break
+    return _result(group.columns(), rules, sorted(left), cut_short=not all(moves.values()))
+
+
+def _result(columns: ConnectColumns, rules: Rules, left: list[int], *, cut_short: bool) -> ConnectAssignment:
     blocked = rules.blocked()
     rules.owner[blocked] = UNASSIGNED
     reasons: dict[str, list[Unit]] = {}

@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from connectgroup.assign.api import ConnectAssignorInput
+from connectgroup.assign.members import ConnectMember, ConnectorSpec
+from connectgroup.assign.placement import Placement, needed_plugins, plugin_labels
 from connectgroup.assignors.balanced import BalancedAssignor
 from connectgroup.protocol.units import NO_UNITS, Units
 from connectgroup.testing import AssignorContract
@@ -195,3 +197,83 @@ def _piles(holdings: Mapping[str, Units]) -> dict[str, list[int]]:
         name: sorted(sum(unit.connector == name and not unit.is_connector for unit in its) for its in holdings.values())
         for name in names
     }
+
+
+# --------------------------------------------------------------------------------------------------
+# Plug-ins of Kafka Connect
+
+
+def with_plugins(
+    connectors: Mapping[str, int], plugins: Mapping[str, str], held: Mapping[str, Units] | None = None
+) -> ConnectAssignorInput:
+    """Connectors named by their class, and workers with the classes that they have: ``"a b"``."""
+    offered = {f"plugin.{name}" for names in plugins.values() for name in names.split()}
+    return ConnectAssignorInput(
+        members=[
+            ConnectMember(
+                member_id=member_id,
+                owned=(held or {}).get(member_id, NO_UNITS),
+                labels=plugin_labels(names.split()),
+                capacity=3,  # traits that the assignor does not read
+                rack="r",
+            )
+            for member_id, names in plugins.items()
+        ],
+        connectors=[
+            ConnectorSpec(
+                name=name,
+                num_tasks=num_tasks,
+                weight=7,
+                placement=Placement(
+                    labels=(*needed_plugins({"connector.class": name}, offered), ("zone", "z")), max_per_worker=1
+                ),
+            )
+            for name, num_tasks in connectors.items()
+        ],
+    )
+
+
+def test_units_are_kept_from_workers_without_their_plugin() -> None:
+    """Whatever else a connector asks for, only the plug-in counts."""
+    after = balanced(with_plugins({"debezium": 3, "files": 3}, {"m1": "debezium", "m2": "", "m3": ""}))
+    assert after["m1"] == units("debezium debezium-0 debezium-1 debezium-2")
+    assert counts(after) == ([0, 1, 1], [1, 2, 3])
+
+
+def test_unit_leaves_a_worker_without_its_plugin_and_the_result_is_stable() -> None:
+    plugins = {"m1": "", "m2": "debezium"}
+    group_ = with_plugins({"debezium": 2, "files": 2}, plugins, {"m1": units("debezium debezium-0"), "m2": NO_UNITS})
+    after = balanced(group_)
+    assert after == {"m1": units("files files-0 files-1"), "m2": units("debezium debezium-0 debezium-1")}
+    assert balanced(with_plugins({"debezium": 2, "files": 2}, plugins, after)) == after
+
+
+def test_plugin_that_every_worker_has_changes_nothing() -> None:
+    everywhere = with_plugins({"a": 3, "b": 2}, {"m1": "a b c", "m2": "a b"})
+    assert balanced(everywhere) == balanced(group({"a": 3, "b": 2}, {"m1": "", "m2": ""}))
+
+
+@given(data=st.data())
+@settings(max_examples=volume(40, 200), deadline=None)
+def test_counts_are_level_among_the_workers_with_a_plugin(data: st.DataObject) -> None:
+    names = ["a", "b", "c", "d"]
+    plugins = {
+        f"m{at}": " ".join(data.draw(st.lists(st.sampled_from("ab"), unique=True)))
+        for at in range(data.draw(st.integers(1, 5)))
+    }
+    connectors = {name: data.draw(st.integers(0, 6)) for name in names}
+    after = balanced(with_plugins(connectors, plugins))
+    offered = {name for mine in plugins.values() for name in mine.split()}
+    for member_id, held in after.items():
+        for name, _ in held:
+            assert name not in offered or name in plugins[member_id].split()
+    placed = {unit for held in after.values() for unit in held}
+    assert len(placed) == sum(1 + tasks for tasks in connectors.values()), "no unit is left out"
+    assert balanced(with_plugins(connectors, plugins, after)) == after
+    # No task could move to a worker with two tasks fewer that may run it.
+    tasks = {member_id: [unit for unit in held if unit.task >= 0] for member_id, held in after.items()}
+    for held_tasks in tasks.values():
+        for other, others in tasks.items():
+            for name, _ in held_tasks:
+                may_run = name not in offered or name in plugins[other].split()
+                assert not may_run or len(held_tasks) <= len(others) + 1
