@@ -263,7 +263,7 @@ class Connector(ABC):
         """Return the committed offsets of this connector, in a stable order. May be called while tasks run."""
         return ()
 
-    def alter_offsets(self, fencing_token: int, changes: Sequence[PartitionOffset] | None) -> None:
+    def alter_offsets(self, fencing_token: int, changes: Sequence[PartitionOffset] | None) -> bool | None:
         """Change the committed offsets of this connector, all or none. Called while the connector is STOPPED.
 
         A task that was granted under a lower token must not write after this returns, even if it still runs: the
@@ -272,6 +272,10 @@ class Connector(ABC):
         Args:
             fencing_token: higher than that of every task granted so far, lower than that of every later one.
             changes: the partitions to change; ``None`` resets all offsets.
+
+        Returns:
+            False if the system that the connector uses may have further offsets, which were not changed; else nothing
+            or true.
 
         Raises:
             Fenced: a task runs under a higher token; nothing was changed.

@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import NO_VALUE, ConfigError, ConnectGroupError, ConnectorAlreadyExists, ConnectorNotFound, InvalidRequest
 from ..masking import is_credential
@@ -314,8 +314,10 @@ async def connector_offsets(options: argparse.Namespace) -> int:
             stop = f"connectgroup connectors stop {printable(options.name)}"
             raise InvalidRequest(f"{offsets.NOT_STOPPED.format(name=printable(options.name))}, or: {stop}")
         if options.reset:
-            await offsets.alter(admin, options.group, options.name, None, permissions=permissions)
+            done = await offsets.alter(admin, options.group, options.name, None, permissions=permissions)
             _report(options, options.name, "offsets reset", reset=True)
+            if not done:
+                print(f"note: {_ELSEWHERE}", file=sys.stderr)
             if _appends(connector):
                 text = "the rows that its sink has stay there: those that are read again will be there twice"
                 print(f"note: {text}", file=sys.stderr)
@@ -326,14 +328,19 @@ async def connector_offsets(options: argparse.Namespace) -> int:
                 if error.field.startswith(str(options.alter)):
                     raise
                 raise ConfigError(f"{options.alter}: {error.field}", error.value, error.allowed) from error
-            await offsets.alter(admin, options.group, options.name, changes, permissions=permissions)
+            done = await offsets.alter(admin, options.group, options.name, changes, permissions=permissions)
             _report(
                 options, options.name, f"offsets of {counted(len(changes), 'partition')} altered", altered=len(changes)
             )
+            if not done:
+                print(f"note: {_ELSEWHERE}", file=sys.stderr)
         else:
             found = await offsets.offsets(admin, options.group, options.name, permissions=permissions)
             _print_offsets(options, offsets_as_json(found))
     return 0
+
+
+_ELSEWHERE: Final = "offsets that the plug-in keeps in the system it uses are not changed; change them there"
 
 
 def _appends(connector: DescribedConnector) -> bool:

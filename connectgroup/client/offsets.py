@@ -60,7 +60,7 @@ async def alter(
     run: OffLoop = in_thread,
     *,
     permissions: Permissions = ANY_PATH,
-) -> None:
+) -> bool:
     """Change the committed offsets of a stopped connector, all or none.
 
     The change carries the fencing token of the connector's version, which is the group epoch of its last change: higher
@@ -70,6 +70,9 @@ async def alter(
     Args:
         changes: the partitions to change; ``None`` resets all offsets.
         permissions: what the connector's class may read in this process.
+
+    Returns:
+        False if the system that the connector uses may have further offsets, which were not changed.
 
     Raises:
         ConnectorNotFound: the group has no such connector.
@@ -82,7 +85,23 @@ async def alter(
         raise InvalidRequest(NOT_STOPPED.format(name=printable(name)))
     token = fencing_token(group.incarnation, connector.version)
     config = config_of(connector.config)
-    await run(lambda: connector_offsets.alter_offsets(name, config, token, changes, permissions))
+    return bool(await run(lambda: connector_offsets.alter_offsets(name, config, token, changes, permissions)))
+
+
+def outcome(verb: str, *, is_complete: bool) -> str:
+    """Return what Kafka Connect says after a change of offsets.
+
+    Args:
+        verb: altered or reset.
+        is_complete: what ``alter`` has returned.
+    """
+    if is_complete:
+        return f"The offsets for this connector have been {verb} successfully"
+    return (
+        f"The Connect framework-managed offsets for this connector have been {verb} successfully. However, if this"
+        f" connector manages offsets externally, they will need to be manually {verb} in the system that the connector"
+        " uses."
+    )
 
 
 async def _described(admin: Admin, group_id: str, name: str) -> tuple[DescribedGroup, DescribedConnector]:

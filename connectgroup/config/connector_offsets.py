@@ -59,14 +59,18 @@ def alter_offsets(
     fencing_token: int,
     changes: Sequence[PartitionOffset] | None,
     permissions: Permissions,
-) -> None:
+) -> bool:
     """Change the committed offsets of a connector, all or none; null resets them. See ``Connector.alter_offsets``.
+
+    Returns:
+        False if the system that the connector uses may have further offsets, which were not changed.
 
     Raises:
         ConnectGroupError: the offsets were not changed; the message contains no credential.
     """
     cls = load_connector_class(config.get("connector.class", ""))
-    _called(cls, name, config, permissions, lambda connector: connector.alter_offsets(fencing_token, changes))
+    done = _called(cls, name, config, permissions, lambda connector: connector.alter_offsets(fencing_token, changes))
+    return done is not False
 
 
 def access_errors(

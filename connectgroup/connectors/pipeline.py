@@ -110,8 +110,8 @@ class PipelineConnector(Connector):
         shown = (source.partition_of(name, position) for name, position in found.items())
         return [PartitionOffset(partition=partition, offset=offset) for partition, offset in shown]
 
-    def alter_offsets(self, fencing_token: int, changes: Sequence[PartitionOffset] | None) -> None:
-        source = self._parsed.source
+    def alter_offsets(self, fencing_token: int, changes: Sequence[PartitionOffset] | None) -> bool:
+        source, is_complete = self._parsed.source, True
         positions: dict[str, int | None] | None = None
         if changes is not None:
             positions = {}
@@ -127,11 +127,12 @@ class PipelineConnector(Connector):
                     "the task; allowed: another sink, or a file as sink.offsets"
                 )
             if issubclass(source, ConnectSource) or issubclass(self._parsed.sink, ConnectSink):
-                self._check_java(changes or [replace(each, offset=None) for each in self.offsets()])
+                is_complete = self._check_java(changes or [replace(each, offset=None) for each in self.offsets()])
             store.alter(self.name, fencing_token, positions)
+        return is_complete
 
-    def _check_java(self, changes: Sequence[PartitionOffset]) -> None:
-        """Ask the plug-in about new offsets. Raises ``PluginError`` with its objection."""
+    def _check_java(self, changes: Sequence[PartitionOffset]) -> bool:
+        """Ask the plug-in about new offsets; return its answer. Raises ``PluginError`` with its objection."""
         from ..spark.connect_runtime import check_offsets
 
         parsed = self._parsed
@@ -143,7 +144,7 @@ class PipelineConnector(Connector):
             asked = [
                 (at["kafka_topic"], at["kafka_partition"], offset and offset["kafka_offset"]) for at, offset in asked
             ]
-        check_offsets(settings.connector_class, "source" if is_source else "sink", config, asked)
+        return check_offsets(settings.connector_class, "source" if is_source else "sink", config, asked)
 
     @property
     def fenced(self) -> bool:

@@ -326,9 +326,10 @@ public class ConnectorRun implements SourceConnectorContext {
 
   /**
    * Ask the connector, which is not started, about new offsets (KIP-875): lists of partition and offset, or of topic,
-   * number and offset. What it throws is its objection; an UnsupportedOperationException is one to every change.
+   * number and offset. What it throws is its objection; an UnsupportedOperationException is one to every change. False:
+   * the connector has not looked at them.
    */
-  public void alterOffsets(String json) throws Exception {
+  public boolean alterOffsets(String json) throws Exception {
     Thread.currentThread().setContextClassLoader(loader);
     Iterator each = ((List) Json.MAPPER.readValue(json, List.class)).iterator();
     Map changes = new HashMap();
@@ -339,8 +340,8 @@ public class ConnectorRun implements SourceConnectorContext {
       else changes.put(new TopicPartition((String) entry.get(0), ((Number) entry.get(1)).intValue()), entry.get(2));
     }
     try {
-      if (isSource) ((SourceConnector) connector).alterOffsets(config, changes);
-      else ((SinkConnector) connector).alterOffsets(config, changes);
+      if (isSource) return ((SourceConnector) connector).alterOffsets(config, changes);
+      return ((SinkConnector) connector).alterOffsets(config, changes);
     } catch (UnsupportedOperationException error) {
       throw new UnsupportedOperationException("the connector does not support external modification of offsets", error);
     }

@@ -194,9 +194,12 @@ def message_of(what: str, text: str, secrets: Sequence[str]) -> str:
     return f"{what}: {printable(' '.join(text.split()), limit=MAX_MESSAGE)}"
 
 
-def check_offsets(cls: str, kind: JavaKind, config: Mapping[str, str], changes: Sequence[Sequence[Any]]) -> None:
+def check_offsets(cls: str, kind: JavaKind, config: Mapping[str, str], changes: Sequence[Sequence[Any]]) -> bool:
     """Ask a plug-in's connector whether offsets can be changed: its ``alterOffsets``. If no session runs in this
     process, a Java process is started for the question, unless the plug-in has no such method.
+
+    Returns:
+        What the plug-in returns: false if it may have offsets elsewhere, which it has not changed.
 
     Args:
         cls: the Java class.
@@ -210,19 +213,19 @@ def check_offsets(cls: str, kind: JavaKind, config: Mapping[str, str], changes: 
     """
     plugin = require_java_class("connector.class", cls, kind)
     if not plugin.may_call("alterOffsets"):
-        return
+        return False
     with contextlib.ExitStack() as stack:
         runtime = _current() if session_is_alive() else _Runtime(stack.enter_context(java_alone()))
 
-        def ask() -> None:
+        def ask() -> bool:
             connector = runtime.plugins.connector(cls, runtime.loader(plugin), json.dumps(dict(config)), "[]")
             with suppress(Exception):
                 secrets.extend(_secrets(config, json.loads(connector.passwords())))
-            connector.alterOffsets(json.dumps(changes))
+            return bool(connector.alterOffsets(json.dumps(changes)))
 
         secrets = [value for key, value in config.items() if is_credential(key) and len(value) >= 4]
         try:
-            _bounded(cls, lambda: _called(runtime, cls, secrets, ask), "alterOffsets")
+            return _bounded(cls, lambda: _called(runtime, cls, secrets, ask), "alterOffsets")
         except (SourceError, SparkError) as error:
             raise PluginError(str(error)) from None
 

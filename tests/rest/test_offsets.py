@@ -11,6 +11,7 @@ import pytest
 
 from connectgroup import Worker
 from connectgroup.connector import Config, Connector, Task, TaskContext, fencing_token
+from connectgroup.connectors.pipeline import PipelineConnector
 from connectgroup.dataplane.errors import TaskFenced
 from connectgroup.dataplane.offset_store import OffsetStore
 from connectgroup.dataplane.ownership import Owner, Range
@@ -65,6 +66,23 @@ async def test_offsets_are_shown_altered_and_reset(api: Api, tmp_path: Path) -> 
     for _ in range(2):
         assert await api("DELETE", "/connectors/c/offsets", 200) == reset
     assert await api("GET", "/connectors/c/offsets", 200) == {"offsets": []}
+
+
+async def test_offsets_that_a_connector_may_have_elsewhere_are_named(
+    api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``alterOffsets`` of a plug-in in Java returns false: with the texts of Kafka Connect."""
+    monkeypatch.setattr(PipelineConnector, "alter_offsets", lambda *_: False)
+    await stopped(api, pipeline(tmp_path))
+    for verb, answer in (
+        ("altered", await api("PATCH", "/connectors/c/offsets", 200, body(a=5))),
+        ("reset", await api("DELETE", "/connectors/c/offsets", 200)),
+    ):
+        assert answer == {
+            "message": f"The Connect framework-managed offsets for this connector have been {verb} successfully."
+            " However, if this connector manages offsets externally, they will need to be manually"
+            f" {verb} in the system that the connector uses."
+        }
 
 
 @pytest.mark.parametrize("sink", ["jsonl", "console"])

@@ -197,7 +197,7 @@ def test_plugin_objects_to_offsets_before_they_are_changed(cluster: Cluster, tmp
             cluster.connector(config | {"mode": mode}).alter_offsets(2 << 8, changes)
         assert words in str(raised.value)
         assert cluster.connector(config).offsets() == [known]
-    cluster.connector(config).alter_offsets(2 << 8, None)
+    assert cluster.connector(config).alter_offsets(2 << 8, None) is True
     assert cluster.connector(config).offsets() == []
 
 
@@ -687,7 +687,7 @@ def test_sink_plugin_objects_to_offsets_before_they_are_changed(
     with pytest.raises(PluginError, match=f"IllegalArgumentException: {topic_name}-0 has no record 3 "):
         cluster.connector(config).alter_offsets(1 << 20, [odd])
     assert group_offsets(kafka, topic_name) == [4]
-    cluster.connector(config).alter_offsets(1 << 20, [even])
+    assert cluster.connector(config).alter_offsets(1 << 20, [even]) is False, "the plug-in has others of its own"
     assert group_offsets(kafka, topic_name) == [2]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from starlette.requests import Request
@@ -9,6 +10,7 @@ from starlette.responses import JSONResponse, Response
 
 from ...client import offsets
 from ...config.connector_offsets import changes_from, offsets_as_json
+from ...connector import PartitionOffset
 from ..access import ALTER_CONNECTOR, DESCRIBE_CONNECTOR
 from ..bodies import read_object
 from ..operations import ANY, TEXT, Operation, listing, shape
@@ -24,17 +26,20 @@ async def get_offsets(request: Request) -> Response:
 
 async def patch_offsets(request: Request) -> Response:
     """Change the offsets of a stopped connector, all or none; a null offset forgets the partition."""
-    context, name = request.app.state.context, request.path_params["name"]
     changes = changes_from(await read_object(request))
-    await offsets.alter(context.admin, context.group_id, name, changes, off_loop, permissions=_permissions(request))
-    return JSONResponse({"message": "The offsets for this connector have been altered successfully"})
+    return await _alter(request, changes, "altered")
 
 
 async def delete_offsets(request: Request) -> Response:
     """Forget all offsets of a stopped connector."""
+    return await _alter(request, None, "reset")
+
+
+async def _alter(request: Request, changes: Sequence[PartitionOffset] | None, verb: str) -> Response:
     context, name = request.app.state.context, request.path_params["name"]
-    await offsets.alter(context.admin, context.group_id, name, None, off_loop, permissions=_permissions(request))
-    return JSONResponse({"message": "The offsets for this connector have been reset successfully"})
+    permissions = _permissions(request)
+    done = await offsets.alter(context.admin, context.group_id, name, changes, off_loop, permissions=permissions)
+    return JSONResponse({"message": offsets.outcome(verb, is_complete=done)})
 
 
 def _permissions(request: Request) -> offsets.Permissions:
