@@ -36,6 +36,7 @@ connections, and is never handled as one of these errors.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import ClassVar, Final
 
 from .masking import masked_value, without_secrets
@@ -246,10 +247,6 @@ class MemberIdRequired(GroupError):
     code = 79
 
 
-def _subclasses(cls: type[GroupError]) -> list[type[GroupError]]:
-    return [cls, *(deeper for child in cls.__subclasses__() for deeper in _subclasses(child))]
-
-
 class OffsetMetadataTooLarge(GroupError):
     """The metadata committed with an offset is too large."""
 
@@ -314,9 +311,18 @@ class PolicyViolation(GroupError):
 
 def from_code(code: int, message: str | None) -> GroupError:
     """The exception for the error in a response; an unknown code becomes ``UnknownServerError``."""
-    by_code = {cls.code: cls for cls in _subclasses(GroupError)}
-    cls = by_code.get(code, UnknownServerError)
+    cls = _by_code().get(code, UnknownServerError)
     return cls(message or f"error {code}")
+
+
+@cache
+def _by_code() -> dict[int, type[GroupError]]:
+    """The classes of this module by their codes."""
+    found, kinds = dict[int, type[GroupError]](), [GroupError]
+    for cls in kinds:
+        found[cls.code] = cls
+        kinds += cls.__subclasses__()
+    return found
 
 
 class LogError(ConnectGroupError):

@@ -87,8 +87,10 @@ def unregister(source: MetricSource) -> None:
 def forget(**labels: str) -> None:
     """Export no longer the sources that have these labels."""
     with _lock:
-        for source in [each for each in _sources if labels.items() <= dict(each.labels).items()]:
-            del _sources[source]
+        for source in list(_sources):
+            of = source.labels
+            if all(of.get(name) == value for name, value in labels.items()):
+                del _sources[source]
 
 
 def export_to(provider: MeterProvider) -> None:

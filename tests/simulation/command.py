@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import subprocess
 import sys
@@ -32,6 +33,7 @@ SHRUNK_AT_MOST = 3
 def main(arguments: Sequence[str] | None = None) -> int:
     """Return 0 if every invariant held and, with ``--gates`` or ``GATED`` seeds, every gate was reached."""
     options = _parser().parse_args(arguments)
+    gc.freeze()  # after each seed its garbage is collected: without a visit to all that is imported
     if options.replay:
         return _replay(Path(options.replay))
     first = 1 if options.seed is None else options.seed

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from ...errors import GroupIdNotFound
-from ...protocol.messages.common import each_unit, grouped, masked
+from ...protocol.messages.common import ConfigEntry, each_unit, grouped, masked
 from ...protocol.messages.describe import (
     NOT_STARTED,
     DescribedConnector,
@@ -29,7 +29,7 @@ from .assignment import starting_units
 from .delay import described_delays
 from .draft import ConnectDraft
 from .settings import GroupSettings
-from .state import ConnectGroupState, runnable_units
+from .state import ConnectGroupState
 
 EVERYTHING: Final = DescribeRequest()
 
@@ -142,7 +142,8 @@ def _rebalances(group: ConnectGroupState) -> Iterable[Rebalance]:
     for rebalance in group.rebalances.values():
         moves = tuple([_with_downtime(group, rebalance, move) for move in rebalance.moves])
         longest_ms = max((move.downtime_ms for move in moves if move.source and move.downtime_ms >= 0), default=-1)
-        yield replace(rebalance, moves=moves, max_downtime_ms=longest_ms)
+        is_same = longest_ms == rebalance.max_downtime_ms and moves == rebalance.moves
+        yield rebalance if is_same else replace(rebalance, moves=moves, max_downtime_ms=longest_ms)
 
 
 def _with_downtime(group: ConnectGroupState, rebalance: Rebalance, move: Move) -> Move:
@@ -220,14 +221,18 @@ def _connectors(
     left = MAX_MESSAGES
     for name in sorted(group.connectors if only is None else group.connectors.keys() & set(only)):
         connector = group.connectors[name]
-        runnable, target_state = dict(runnable_units(connector)), connector.target_state.name
+        target_state = connector.target_state.name
         units = []
         for task in range(CONNECTOR, len(connector.tasks)):
-            unit = _unit(group, Unit(name, task), "UNASSIGNED" if Unit(name, task) in runnable else target_state)
-            if unit.state in ("UNASSIGNED", "WAITING") or (unit.state == "STARTING" and Unit(name, task) in waits):
-                unit = replace(unit, message=waits.get(Unit(name, task), ""))
-            if request.include_task_configs and task != CONNECTOR:
-                unit = replace(unit, config=masked(connector.tasks[task].config))
+            what = Unit(name, task)
+            with_config = request.include_task_configs and task != CONNECTOR
+            unit = _unit(
+                group,
+                what,
+                "UNASSIGNED" if what in group.runnable else target_state,
+                waits.get(what),
+                masked(connector.tasks[task].config) if with_config else (),
+            )
             left -= len(unit.message)
             units.append(unit if left >= 0 or not unit.message else replace(unit, message=""))
         yield DescribedConnector(
@@ -239,10 +244,18 @@ def _connectors(
         )
 
 
-def _unit(group: ConnectGroupState, unit: Unit, without_owner: str) -> DescribedUnit:
-    """Describe a unit; ``without_owner`` is its state while no worker has it.
+def _unit(
+    group: ConnectGroupState,
+    unit: Unit,
+    without_owner: str,
+    waits_for: str | None,
+    config: tuple[ConfigEntry, ...],
+) -> DescribedUnit:
+    """Describe a unit. A status counts only while its sender still owns the unit at the status's owner epoch.
 
-    A status counts only while its sender still owns the unit at the status's owner epoch.
+    Args:
+        without_owner: its state while no worker has it.
+        waits_for: the message of a unit that does not run yet.
     """
     member_id, owner_epoch = group.holders.get(unit, ("", -1))
     status = group.statuses.get(unit)
@@ -250,12 +263,18 @@ def _unit(group: ConnectGroupState, unit: Unit, without_owner: str) -> Described
     state = status.state.name if status is not None and fits else "STARTING" if member_id else ""
     if group.current(member_id).temporarily_left:
         state, fits = "WAITING", False
+    state = state or without_owner
+    if state in ("UNASSIGNED", "WAITING") or (state == "STARTING" and waits_for is not None):
+        message = waits_for or ""
+    else:
+        message = status.message if status is not None and fits else ""
     return DescribedUnit(
         task=unit.task,
         member_id=member_id,
         owner_epoch=owner_epoch,
-        state=state or without_owner,
-        message=status.message if status is not None and fits else "",
+        state=state,
+        message=message,
+        config=config,
         fenced=status is not None and fits and status.fenced,
     )
 
