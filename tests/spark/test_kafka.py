@@ -578,6 +578,43 @@ def _tolerant_sink(kafka: str, columns: Columns, **more: str) -> tuple[KafkaSink
     return sink, name, dead, owner
 
 
+HASHES = {
+    "21": -973932308,
+    "foobar": -790332482,
+    "a-little-bit-long-string": -985981536,
+    "a-little-bit-longer-string": -1486304829,
+    "lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8": -58897971,
+    "abc": 479470107,
+}
+"""Keys, and the hash (murmur2) that Kafka's Java clients have of them."""
+
+
+def test_key_goes_to_the_partition_that_javas_clients_choose(kafka: str) -> None:
+    import pyarrow as pa
+    from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+
+    name, count = f"t{uuid.uuid4().hex}", 7
+    make_topic(kafka, name, count)
+    settings = {"bootstrap.servers": kafka, "topic": name, "metadata": "key", "offsets.topic": f"o{name}"}
+    sink = KafkaSink.create(KafkaSinkSettings.model_validate(settings), from_ddl("key STRING, a INT"))
+    owner = Owner(connector=name, task=0, tasks=1, fencing_token=1)
+    sink.claim(owner, lambda name: True)
+    rows = pa.table({"key": list(HASHES), "a": pa.array(range(len(HASHES)), pa.int32())})
+    assert sink.commit(owner, [Range(slice="s", start=0, end=1)], rows) is True
+    sink.close()
+    consumer = Consumer({"bootstrap.servers": kafka, "group.id": name})
+    consumer.assign([TopicPartition(name, n, OFFSET_BEGINNING) for n in range(count)])
+    found: dict[str, int | None] = {}
+    while len(found) < len(HASHES):
+        message = consumer.poll(30)
+        assert message is not None
+        key = message.key()
+        assert isinstance(key, bytes)
+        found[key.decode()] = message.partition()
+    consumer.close()
+    assert found == {key: (value & 0x7FFFFFFF) % count for key, value in HASHES.items()}
+
+
 SMALL = {"max.message.bytes": "1000"}
 COMPACT = {"cleanup.policy": "compact"}
 

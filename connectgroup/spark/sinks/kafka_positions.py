@@ -81,6 +81,9 @@ def transactional_producer(client: Mapping[str, str], producer_id: str, timeout_
             # A commit sends what is there at once: a long linger makes full batches, and delays nothing.
             "linger.ms": 50,
             "queue.buffering.max.messages": 1_000_000,
+            # As Kafka's Java clients and Kafka Connect: other programs find a key in the partition that they expect,
+            # and a key that Kafka Connect has written stays in its partition.
+            "partitioner": "murmur2_random",
             **client,
             "transactional.id": producer_id,
             "transaction.timeout.ms": timeout_ms,
