@@ -702,6 +702,24 @@ def test_error_names_the_topic_that_does_not_exist(kafka: str) -> None:
     sink.close()
 
 
+def test_error_of_a_transaction_that_the_cluster_has_ended_names_its_timeout(kafka: str) -> None:
+    """A producer of another program with the same id: the cluster tells the same when the timeout has ended one."""
+    import pyarrow as pa
+    from confluent_kafka import Producer
+
+    name = f"t{uuid.uuid4().hex}"
+    make_topic(kafka, name, 1)
+    settings = {"bootstrap.servers": kafka, "topic": name, "offsets.topic": f"o{name}"}
+    sink = KafkaSink.create(KafkaSinkSettings.model_validate(settings), from_ddl("a INT"))
+    owner = Owner(connector=name, task=0, tasks=1, fencing_token=1)
+    sink.claim(owner, lambda name: True)
+    Producer({"bootstrap.servers": kafka, "transactional.id": f"connectgroup-{name}-1-0"}).init_transactions(30)
+    message = r"; allowed: batches that are written within sink\.transaction\.timeout\.ms \(15000\): a longer one, or"
+    with pytest.raises(SinkError, match=message):
+        sink.commit(owner, [Range(slice="s", start=0, end=1)], pa.table({"a": pa.array([1], pa.int32())}))
+    sink.close()
+
+
 def test_transaction_of_a_worker_that_died_is_invisible(kafka: str, tmp_path: Path) -> None:
     """kill -9 during a batch: records are sent, the transaction is open, and a successor reads the batch again."""
     name = f"t{uuid.uuid4().hex}"

@@ -48,6 +48,8 @@ _ROW_ERRORS: Final = (
     "_INVALID_DIFFERENT_RECORD",
 )
 """Errors of confluent-kafka that are those of a record: its size, its timestamp, no key, the name of its topic."""
+_FENCED: Final = ("_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "INVALID_TXN_STATE")
+"""Errors of confluent-kafka of a producer whose transaction is not its own any more."""
 _Headers = list[tuple[str, bytes | str | None]]
 _Record = tuple[str, bytes | str | None, bytes | str | None, _Headers, int]
 """Topic, key, value, headers, and the timestamp in milliseconds (0: the time at which it is written)."""
@@ -366,7 +368,15 @@ class KafkaSink(DeadLetterSink):
             pass
         if isinstance(error, DataPlaneError):
             return error
-        return SinkError(f"{self._cluster}: {reason(error)}; allowed: a cluster that commits transactions")
+        allowed = "a cluster that commits transactions"
+        if getattr(error.args[0] if error.args else None, "name", str)() in _FENCED:
+            # No later owner of the task: the cluster says the same of a transaction that was open for too long.
+            timeout_ms = self._settings.transaction_timeout_ms
+            allowed = (
+                f"batches that are written within sink.transaction.timeout.ms ({timeout_ms}): a longer one, or fewer"
+                " rows in a batch; and no other program with the task's transactional.id"
+            )
+        return SinkError(f"{self._cluster}: {reason(error)}; allowed: {allowed}")
 
     def _drop_producer(self) -> None:
         # Without a timeout: the cluster aborts an open transaction of a producer whose successor initializes.
