@@ -237,6 +237,8 @@ def _texts(group: ConnectGroupState, record: Record) -> Iterator[str]:
         case DelayRecord():
             reason = f"for lost worker {record.member_id}" if record.member_id else "at the request of the assignor"
             yield f"delayed until {time_of(record.deadline_ms)} {reason}: {show(units_of(record.units))}"
+        case StatusRecord() if record.without_numbers() == group.statuses.get(Unit(record.connector, record.task)):
+            pass  # written again for its numbers
         case StatusRecord(state=UnitState.FAILED | UnitState.STALLED as state):
             unit = Unit(record.connector, record.task)
             yield f"{unit} {state.name} on {record.member_id}: {masked_text(record.message)}"

@@ -1,7 +1,8 @@
-"""The last hour of each connector in numbers, and its last events: in memory only, within fixed limits.
+"""The last hour of each connector in numbers, and its last events: in memory, within fixed limits.
 
 Nothing is sampled by a timer: what workers report is added to the interval of the moment, and intervals without reports
-are filled in when the next one is needed. Like the numbers of tasks, both begin again after a change of coordinator.
+are filled in when the next one is needed. The numbers are written with the status of the connector, in parts of a
+minute, and every ``WRITE_EVERY`` intervals: a later coordinator goes on from there. The events begin again.
 """
 
 from __future__ import annotations
@@ -18,6 +19,15 @@ from ..protocol.units import printable
 INTERVAL_MS: Final = 15_000
 INTERVALS: Final = 240
 """An hour."""
+
+WRITE_EVERY: Final = 20
+"""Five minutes: what the history lacks at most after a coordinator that was killed."""
+
+MAX_WRITTEN: Final = 50
+"""Connectors whose history is written at once: to put one together takes some 0.2 ms."""
+
+POINTS_WRITTEN: Final = 60
+"""Some 1.5 KB for each connector."""
 
 MAX_SERIES: Final = 3_000
 """Connectors of all groups that have a history, some 18 MB; of more, those that reported last."""
@@ -37,14 +47,45 @@ class Series:
 
     Attributes:
         first, last: the first and the last interval that is known. Changed by ``_advance``.
+        written: the interval in which it was last written; -1: never. Changed by ``Histories``.
     """
 
-    __slots__ = ("_errors", "_lag", "_rows", "first", "last")
+    __slots__ = ("_errors", "_lag", "_rows", "first", "last", "written")
 
     def __init__(self, interval: int) -> None:
         """Begin at this interval."""
         self.first = self.last = interval
+        self.written = -1
         self._rows, self._lag, self._errors = (array("q", bytes(8 * INTERVALS)) for _ in range(3))
+
+    @classmethod
+    def restored(cls, found: ConnectorHistory, interval: int) -> Series | None:
+        """The series that an earlier coordinator has written; null if it is older than the last hour, or not one.
+
+        Args:
+            interval: of the moment.
+        """
+        width, last = found.interval_ms // INTERVAL_MS, found.end_ms // INTERVAL_MS - 1
+        points = len(found.rows)
+        if not (0 < width * points <= 2 * INTERVALS and len(found.lag) == len(found.errors) == points):
+            return None
+        if not interval - INTERVALS < last <= interval + 1:
+            return None  # the clock of one of them was wrong, if it is not too old
+        series = cls(last - width * points + 1)
+        for each in range(width * points):
+            point, part = divmod(each, width)
+            # Spread evenly; the last interval has the rest.
+            rows, errors = (
+                numbers[point] // width + (numbers[point] % width if part == width - 1 else 0)
+                for numbers in (found.rows, found.errors)
+            )
+            series.add(series.first + each, rows=rows, errors=errors)
+            series.set_lag(found.lag[point])
+        return series
+
+    def set_lag(self, lag: int) -> None:
+        """Set the lag at the end of the last interval."""
+        self._lag[self.last % INTERVALS] = lag
 
     def add(self, interval: int, *, rows: int = 0, errors: int = 0, lag: int = 0) -> None:
         """Add to the interval of the moment.
@@ -103,6 +144,37 @@ class Histories:
                 self._series.popitem(last=False)
         self._series.move_to_end(name)
         series.add(interval, rows=rows, errors=errors, lag=lag)
+
+    def to_write(self, name: Name, now_ms: int) -> tuple[ConnectorHistory, ...]:
+        """The last hour of a connector for its status record: none or one."""
+        series, interval = self._series.get(name), now_ms // INTERVAL_MS
+        if series is None:
+            return ()
+        series.written = interval
+        return (series.shown(interval, POINTS_WRITTEN),)
+
+    def due(self, group_id: str, now_ms: int) -> list[str]:
+        """The connectors of a group whose history is to be written again."""
+        before = now_ms // INTERVAL_MS - WRITE_EVERY
+        return [name for (group, name), each in self._series.items() if group == group_id and each.written <= before]
+
+    def restore(self, name: Name, found: ConnectorHistory, lag: int, now_ms: int) -> bool:
+        """Go on with what an earlier coordinator has written; false if it is not usable, or newer numbers are known.
+
+        Args:
+            lag: the lag that the tasks of the connector are known to have.
+        """
+        interval = now_ms // INTERVAL_MS
+        if name in self._series or len(self._series) >= MAX_SERIES:
+            return False
+        series = Series.restored(found, interval)
+        if series is None:
+            return False
+        series.add(interval)
+        series.set_lag(lag)
+        series.written = interval
+        self._series[name] = series
+        return True
 
     def note(self, name: Name, event: UnitEvent) -> None:
         """Keep an event of a connector; one that only repeats the last one of its unit is counted."""

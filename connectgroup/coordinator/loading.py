@@ -239,6 +239,11 @@ class Remove:
     """The input that removes a group if it is vacant, or what is left of it if it is deleted."""
 
 
+@dataclass(frozen=True, slots=True)
+class WriteNumbers:
+    """The input that writes again what no rule depends on (``Shard``, ``due``)."""
+
+
 class Retention:
     """Finds the groups to remove.
 

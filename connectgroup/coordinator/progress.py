@@ -4,7 +4,8 @@ they use, log lines; and the memory of the workers.
 No rule of a group depends on it, so it is no records. The numbers of a task are the totals of all workers that have run
 it. A status that is written anyway has them (``StatusRecord.progress``), and a coordinator that stops in order writes
 those that have changed since; the next one goes on from there. It lacks what a worker that is gone, too, has reported
-in between. The last hour begins again.
+in between. The last hour of a connector is written with its status in the same way, and besides every five minutes,
+because no worker could report it again.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from ..protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse, T
 from ..protocol.messages.progress import UNKNOWN, ConnectorHistory, Progress, TaskProgress, UnitEvent
 from ..protocol.records.connect import Record, StatusRecord, UnitState
 from ..protocol.units import CONNECTOR, Unit, printable
-from .history import Histories
+from .history import MAX_WRITTEN, Histories
 
 Owner = tuple[str, int]
 """Member id and owner epoch: one run of a unit."""
@@ -80,7 +81,7 @@ class Account:
         before = self.numbers or Progress()
         if numbers.records_written < before.records_written or numbers.dead_letters < before.dead_letters:
             return 0, 0, 0  # a late copy of an earlier report
-        lag = next((max(each, 0) for each in _lags(numbers) if each != UNKNOWN), 0)
+        lag = _lag(numbers)
         more = lag - self.lag
         self.numbers, self.lag = numbers, lag
         if self.is_restored:
@@ -134,8 +135,11 @@ class Account:
         return replace(total, errors=self.errors) if self.errors else total
 
 
-def _lags(numbers: Progress) -> tuple[int, int, int]:
-    return numbers.records_lag, numbers.bytes_lag, numbers.files_left
+def _lag(numbers: Progress) -> int:
+    """What a task has not read, as the history has it: records, bytes or files."""
+    return next(
+        (max(each, 0) for each in (numbers.records_lag, numbers.bytes_lag, numbers.files_left) if each != UNKNOWN), 0
+    )
 
 
 def _sum(earlier: int, now: int) -> int:
@@ -295,9 +299,12 @@ class ReportedProgress:
         self._histories.note((group_id, unit.connector), event)
 
     def with_numbers(self, record: Record) -> Record:
-        """A record that is about to be written: the status of a task has its numbers."""
+        """A record that is about to be written: the status of a task has its numbers, that of a connector its hour."""
         if not isinstance(record, StatusRecord) or (known := self._groups.get(record.group_id)) is None:
             return record
+        if record.history:
+            return record  # of ``due``
+        record = replace(record, history=self._history_of(record))
         account = known.accounts.get(Unit(record.connector, record.task))
         if account is None:
             return record
@@ -306,28 +313,52 @@ class ReportedProgress:
         account.written = account.to_write((record.member_id, record.owner_epoch), more_errors=more)
         return replace(record, progress=account.written)
 
+    def due(self, group: Any) -> list[Record]:
+        """The statuses of connectors whose history is to be written again, with it: at most ``MAX_WRITTEN``."""
+        if not isinstance(group, ConnectGroupState) or (known := self._groups.get(group.group_id)) is None:
+            return []
+        names = self._histories.due(group.group_id, self._clock_ms())
+        units = [unit for name in names if (unit := Unit(name, CONNECTOR)) in group.statuses]
+        found: list[Record] = []
+        for unit in units[:MAX_WRITTEN]:
+            status, account = group.statuses[unit], known.accounts.get(unit)
+            progress = () if account is None else account.written
+            found.append(replace(status, progress=progress, history=self._history_of(status)))
+        return found
+
+    def _history_of(self, status: StatusRecord) -> tuple[ConnectorHistory, ...]:
+        """``StatusRecord.history``."""
+        name = status.group_id, status.connector
+        return self._histories.to_write(name, self._clock_ms()) if status.task == CONNECTOR else ()
+
     def unwritten(self, group: Any) -> list[Record]:
-        """The statuses of tasks whose numbers have changed since they were written, with the numbers."""
+        """The statuses of tasks whose numbers have changed since they were written, with the numbers; those of
+        connectors with their history."""
         if not isinstance(group, ConnectGroupState) or (known := self._groups.get(group.group_id)) is None:
             return []
         changed: list[Record] = []
         for unit, status in group.statuses.items():
             account, owner = known.accounts.get(unit), (status.member_id, status.owner_epoch)
-            if account is not None and account.to_write(owner) != account.written:
-                account.written = account.to_write(owner)
-                changed.append(replace(status, progress=account.written))
+            progress: tuple[Progress, ...] = () if account is None else account.to_write(owner)
+            has_changed = account is not None and progress != account.written
+            if account is not None:
+                account.written = progress
+            history = self._history_of(status)
+            if has_changed or history:
+                changed.append(replace(status, progress=progress, history=history))
         return changed
 
     def restore(self, group: Any, records: Iterable[Record]) -> None:
         """Take the numbers from the records of a group that is loaded, unless newer ones are known."""
         if not isinstance(group, ConnectGroupState) or not group.statuses:
             return
-        written = {Unit(each.connector, each.task): each.progress for each in records if isinstance(each, StatusRecord)}
+        written = {Unit(each.connector, each.task): each for each in records if isinstance(each, StatusRecord)}
         known = self._of(group)
+        restored: dict[str, list[Account]] = {}
         for unit, status in group.statuses.items():
             if unit in known.accounts or unit.is_connector:
                 continue
-            progress = written.get(unit, ())
+            progress = written[unit].progress if unit in written else ()
             account = Account(owner=(status.member_id, status.owner_epoch), is_restored=True, written=progress)
             if progress:
                 account.numbers, account.errors = replace(progress[0], errors=0), progress[0].errors
@@ -343,6 +374,15 @@ class ReportedProgress:
                     fenced=status.fenced,
                 )
             known.accounts[unit] = account
+            restored.setdefault(unit.connector, []).append(account)
+        now_ms = self._clock_ms()
+        for unit in [each for each in group.statuses if each.is_connector]:
+            accounts = restored.get(unit.connector, ())
+            lags = [0 if each.numbers is None else _lag(each.numbers) for each in accounts]
+            history = written[unit].history if unit in written else ()
+            if history and self._histories.restore((group.group_id, unit.connector), history[0], sum(lags), now_ms):
+                for account, lag in zip(accounts, lags, strict=True):
+                    account.lag = lag
 
     def forget(self, group_id: str) -> None:
         """Drop what is known of a group that is deleted."""

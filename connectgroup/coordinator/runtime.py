@@ -134,6 +134,7 @@ class Coordinator:
             on_deleted=self._forget,
             on_loaded=self._progress.restore,
             with_numbers=self._progress.with_numbers,
+            due=self._progress.due,
         )
         self.lost_connections = LostConnections(
             self.shard.intake.submit_input, self._worker, grace_s=settings.connection_loss_grace_ms / 1000

@@ -68,7 +68,7 @@ from ..protocol.units import printable
 from .compute import Effects
 from .intake import TAKES_LONG, Command, Describe, Intake, Reply, Snapshot, loading_error
 from .journal import Writability, log_records
-from .loading import Groups, Loaded, Remove, Retention, is_vacant, recover_groups
+from .loading import Groups, Loaded, Remove, Retention, WriteNumbers, is_vacant, recover_groups
 from .metrics import CoordinatorMetrics, RebalanceTraces
 from .parking import Dedup, Parking, Timers, WakeNext
 
@@ -76,6 +76,10 @@ logger = logging.getLogger(__name__)
 
 RELOAD_WAIT_S: Final = 0.2
 """Interval between two attempts to load a group from a log that is temporarily unreadable."""
+
+WRITE_NUMBERS_EVERY_S: Final = 300.0
+WRITE_NUMBERS_PAUSE_S: Final = 0.1
+"""See ``due`` of ``Shard``."""
 
 REPORT_FULL_EVERY_S: Final = 600.0
 """Seconds between two warnings that the limit of groups rejects groups."""
@@ -102,6 +106,7 @@ class Shard:
         on_deleted: Callable[[str], None] = lambda group_id: None,
         on_loaded: Callable[[Any, Sequence[Record]], None] = lambda state, records: None,
         with_numbers: Callable[[Record], Record] = lambda record: record,
+        due: Callable[[Any], Sequence[Record]] = lambda state: (),
     ) -> None:
         """Create a shard. It serves no requests until ``start``.
 
@@ -114,8 +119,11 @@ class Shard:
             on_deleted: called with each group that was deleted.
             on_loaded: called with the state of each group that was loaded, and its records.
             with_numbers: adds to a record, before it is written, what no rule depends on.
+            due: returns what of that is to be written again for a group with this state, a few records at once; called
+                every ``WRITE_NUMBERS_EVERY_S``, and again until there are none.
         """
-        self._with_numbers = with_numbers
+        self._with_numbers, self._due = with_numbers, due
+        self._write_numbers_from_s = -1.0  # on the event loop's clock; changed by ``_retain``
         self._log, self._registry, self._max_groups, self._on_deleted = log, registry, max_groups, on_deleted
         self.groups = Groups(registry, clock_ms=clock_ms, on_loaded=on_loaded)
         self.dedup = Dedup(self.groups.is_member, in_flight_s=in_flight_s)
@@ -476,6 +484,9 @@ class Shard:
         if isinstance(command.what, Remove):
             self._remove(group, turn)
             return
+        if isinstance(command.what, WriteNumbers):
+            self._write_numbers(group, turn)
+            return
         request, repeated = command.traits, command.parked
         if isinstance(command.what, Describe):
             turn.responses.append((command, _described(command, command.what, group, self.groups.clock_ms())))
@@ -646,9 +657,23 @@ class Shard:
                 self.effects.perform(effect)
 
     def _retain(self) -> None:
-        """Queue the removal of the groups that are not kept any longer."""
-        for group_id in self.retention.due(self.metrics.now_s()):
+        """Queue the removal of the groups that are not kept any longer; and what is written from time to time."""
+        now_s = self.metrics.now_s()
+        for group_id in self.retention.due(now_s):
             self.intake.submit_input(group_id, Remove())
+        if now_s >= self._write_numbers_from_s:
+            is_first, self._write_numbers_from_s = self._write_numbers_from_s < 0, now_s + WRITE_NUMBERS_EVERY_S
+            for group_id in () if is_first or self.writability.error else self.groups.loaded:
+                self.intake.submit_input(group_id, WriteNumbers())
+
+    def _write_numbers(self, group: Loaded, turn: Turn) -> None:
+        """Add the records of ``due`` to a turn. They change no state, so nothing is applied."""
+        if group.state.exists and not self.writability.error and (records := self._due(group.state)):
+            turn.records += records
+            turn.written.add(group.state.group_id)
+            # The rest later: a turn with all of them would delay the heartbeats.
+            again = partial(self.intake.submit_input, group.state.group_id, WriteNumbers())
+            asyncio.get_running_loop().call_later(WRITE_NUMBERS_PAUSE_S, again)
 
     def _forget(self, group_id: str) -> None:
         """Drop what is kept of a deleted group besides its records."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import sys
 from contextlib import AsyncExitStack
@@ -252,6 +253,50 @@ async def test_the_last_hour_of_a_connector_is_kept_in_intervals() -> None:
         clock.ms += 2 * INTERVALS * INTERVAL_MS
         (old,) = (await described(coordinator)).connectors[0].history
         assert old.rows == (0,) * INTERVALS, "an hour, not more"
+
+
+@pytest.mark.parametrize("stops", [True, False], ids=["it stops in order", "it is killed"])
+async def test_the_last_hour_goes_on_at_the_next_coordinator(stops: bool) -> None:
+    """One that is killed has written it within the last five minutes; the minutes are as they were."""
+    clock, storage = Clock(), MemoryStorage()
+    async with AsyncExitStack() as coordinators:
+        life = await coordinators.enter_async_context(AsyncExitStack())
+        first = await life.enter_async_context(serving(MemoryLog(storage), wall_clock_ms=clock))
+        owner_epoch, epoch = await owner_of_a_task(first)
+        connector = (await look(first)).connectors[0].units[0].owner_epoch
+        runs = tuple(
+            TaskStatus(connector="c", task=task, owner_epoch=each, state=UnitState.RUNNING)
+            for task, each in ((-1, connector), (0, owner_epoch))
+        )
+        await ask(first, beat("a", epoch, statuses=runs))
+        rows = 0
+        for minute in range(40):
+            rows += minute
+            letters = 1 + minute // 20
+            await ask(first, beat("a", epoch, progress=(written(owner_epoch, rows, letters=letters),)))
+            clock.ms += 60_000
+        if stops:
+            await life.aclose()
+        else:
+            await asyncio.sleep(600)
+            await ask(first, beat("a", epoch))  # a turn
+            await asyncio.sleep(600)
+        (before,) = (await described(first)).connectors[0].history if not stops else (None,)
+        second = await coordinators.enter_async_context(serving(MemoryLog(storage), wall_clock_ms=clock))
+        (after,) = (await described(second, points=60)).connectors[0].history
+        assert sum(after.rows) == sum(range(40))
+        assert after.rows[-20:-1] == tuple(range(21, 40))
+        assert sum(after.errors) == 2
+        assert before is None or sum(before.rows) == sum(after.rows)
+        clock.ms += 60_000
+        # What it reports again came before, and its lag is not counted twice.
+        await ask(second, beat("a", epoch, progress=(written(owner_epoch, rows, letters=2),)))
+        await ask(second, beat("a", epoch, progress=(written(owner_epoch, rows + 7, letters=3),)))
+        (later,) = (await described(second, points=60)).connectors[0].history
+        assert (sum(later.rows), sum(later.errors), later.lag[-1]) == (sum(after.rows) + 7, 3, 5)
+    clock.ms += 2 * INTERVALS * INTERVAL_MS
+    async with serving(MemoryLog(storage), wall_clock_ms=clock) as third:
+        assert not (await described(third)).connectors[0].history, "an hour, not more"
 
 
 async def test_errors_are_counted_and_the_last_events_are_shown_with_their_cause() -> None:

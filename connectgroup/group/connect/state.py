@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from ...assign.placement import max_tasks
@@ -178,7 +178,7 @@ class ConnectGroupState(GroupState[MemberRecord, Unit]):
                 self._replace_connector(record.connector, record)
             case StatusRecord():
                 unit = Unit(record.connector, record.task)
-                self.statuses[unit] = replace(record, progress=()) if record.progress else record
+                self.statuses[unit] = record.without_numbers()
                 if record.state is UnitState.STARTING:
                     self.starting.add(unit)
                 else:

@@ -11,13 +11,13 @@ TargetAssignmentMember, CurrentMemberAssignment), extended by connectors, status
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Final
 
 from ..messages.common import AssignorInfo, ConfigEntry, ConnectorTasks
 from ..messages.describe import Rebalance
-from ..messages.progress import Progress
+from ..messages.progress import ConnectorHistory, Progress
 from ..units import CONNECTOR, Unit
 from .base import Key, Kind, MemberState as MemberState, Tombstone
 from .consumer import (
@@ -333,6 +333,8 @@ class StatusRecord:
         progress: *(tagged)* the numbers of the task when the record was written, for a later coordinator: those of this
             owner, with all errors of the task, and the totals of the owners before, if there are any; or none. No rule
             depends on them, and the state does not keep them.
+        history: *(tagged)* of a connector: its last hour when the record was written, for a later coordinator; none or
+            one. The same holds.
     """
 
     group_id: str
@@ -345,10 +347,15 @@ class StatusRecord:
     at_ms: int = 0
     fenced: bool = False
     progress: tuple[Progress, ...] = ()
+    history: tuple[ConnectorHistory, ...] = ()
 
     @property
     def key(self) -> Key:
         return Key(Kind.STATUS, self.group_id, f"{self.connector}\n{self.task}")
+
+    def without_numbers(self) -> StatusRecord:
+        """The status alone, as the state keeps it."""
+        return replace(self, progress=(), history=()) if self.progress or self.history else self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,11 +1,12 @@
 // The last hour of the connectors as sparklines, asked for at intervals: rows per second, lag, errors.
 
-import { element, lagText, setHidden } from "./dom.js";
+import { element, lagText, setHidden, timeOf } from "./dom.js";
 import { pathOf, request } from "./server.js";
 
 const POLL_MS = 15000;
 const RETRY_MS = 5000;
 const POINTS = 60;
+const HOUR_MS = 3600000;
 const SVG = "http://www.w3.org/2000/svg";
 const [WIDTH, HEIGHT] = [120, 24];
 
@@ -30,6 +31,12 @@ export function createSparks() {
 
 const valuesOf = (history, name) => (name === "rows" ? history.rows.map((rows) => (1000 * rows) / history.interval_ms) : history[name]);
 
+/** Which time a history covers: the last hour, or since when it is known. */
+function period(history) {
+  const length = history.rows.length * history.interval_ms;
+  return length > HOUR_MS - 120000 ? "of the last hour" : `since ${timeOf(history.end_ms - length)}`;
+}
+
 /** Draw the history of a connector, of `GET /groups/{group}/history`; `undefined`: not known. */
 export function drawSparks(box, history) {
   setHidden(box, !history);
@@ -39,9 +46,9 @@ export function drawSparks(box, history) {
     const values = valuesOf(history, name);
     const most = Math.max(...values, 0);
     const picture = box.children[index].lastElementChild;
-    picture.setAttribute("aria-label", `${NAMES[name]} of the last hour: now ${text(values.at(-1))}, at most ${text(most)}`);
-    box.children[index].title = `${NAMES[name]} of the last hour: at most ${text(most)}`;
-    const step = WIDTH / (Math.max(Math.round(3600000 / history.interval_ms), values.length) - 1);
+    picture.setAttribute("aria-label", `${NAMES[name]} ${period(history)}: now ${text(values.at(-1))}, at most ${text(most)}`);
+    box.children[index].title = `${NAMES[name]} ${period(history)}: at most ${text(most)}`;
+    const step = WIDTH / (Math.max(Math.round(HOUR_MS / history.interval_ms), values.length) - 1);
     const points = values.map((value, at) => {
       const x = WIDTH - (values.length - 1 - at) * step;
       return `${x.toFixed(1)} ${(HEIGHT - 1 - (HEIGHT - 3) * (most ? Math.max(value, 0) / most : 0)).toFixed(1)}`;
