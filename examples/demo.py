@@ -120,11 +120,15 @@ async def demo(options: argparse.Namespace) -> int:
 def empty(data: Path) -> None:
     """Create or empty the data directory; reject a directory that no earlier demo created."""
     marker = data / ".connectgroup-demo"
-    if data.exists() and not marker.exists():
-        raise SystemExit(f"demo: --data: got {str(data)!r}; allowed: a new directory, or an earlier demo's")
+    allowed = "a new directory, or an earlier demo's"
+    if os.path.lexists(data) and not marker.exists():
+        raise SystemExit(f"demo: --data: got {str(data)!r}; allowed: {allowed}")
     shutil.rmtree(data, ignore_errors=True)
-    data.mkdir(parents=True)
-    marker.touch()
+    try:
+        data.mkdir(parents=True)
+        marker.touch()
+    except OSError as error:
+        raise SystemExit(f"demo: --data: got {str(data)!r}; allowed: {allowed} ({error.strerror})") from error
 
 
 def read_archive() -> tuple[list[str], list[list[str]]]:

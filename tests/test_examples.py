@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -76,15 +76,32 @@ class StubSupervisor:
         return DescribedGroup(members=members, connectors=(DescribedConnector(connector="c", units=units),))
 
 
-def demo_waits(joins_after_s: float | None, log: Path) -> None:
-    """Run the demo's wait for its workers, in virtual time."""
+def demo_module() -> ModuleType:
+    """The module of the demo."""
     spec = importlib.util.spec_from_file_location("demo", ROOT / "examples" / "demo.py")
     assert spec is not None
     assert spec.loader is not None
     demo = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(demo)
+    return demo
+
+
+def demo_waits(joins_after_s: float | None, log: Path) -> None:
+    """Run the demo's wait for its workers, in virtual time."""
+    demo = demo_module()
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         runner.run(demo.until_running(StubSupervisor(joins_after_s), 1, log))
+
+
+def test_demo_names_a_directory_that_it_cannot_have(tmp_path: Path) -> None:
+    demo = demo_module()
+    (tmp_path / "file").touch()
+    for data in tmp_path, tmp_path / "file", tmp_path / "file" / "below":
+        with pytest.raises(SystemExit, match=r"^demo: --data: got '.*'; allowed: a new directory, or"):
+            demo.empty(data)
+    demo.empty(tmp_path / "new")
+    demo.empty(tmp_path / "new")
+    assert [path.name for path in (tmp_path / "new").iterdir()] == [".connectgroup-demo"]
 
 
 def test_demo_waits_for_workers_that_start_slowly(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

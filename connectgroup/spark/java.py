@@ -19,12 +19,13 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ..errors import NO_VALUE, ConfigError
+from ..errors import ConfigError
 from ..private import make_private
 from .errors import SparkError
 
@@ -161,16 +162,22 @@ def make_script(cache: Path, name: str, body: str) -> Path:
 def cache_directory() -> Path:
     """Return this user's directory for files that can be recreated.
 
-    Raises:
-        ConfigError: this user has no home directory, and the variable names no directory.
+    Below the home directory, or, if that cannot be written, as in a container whose user has none, for temporary files.
     """
     named = os.environ.get(CACHE) or ""
     if named.startswith("/"):  # a relative one is invalid: it would mean another directory to another process
         return Path(named) / "connectgroup"
-    try:
-        return Path.home() / ".cache" / "connectgroup"
-    except RuntimeError as error:
-        raise ConfigError(CACHE, NO_VALUE, "a directory, because this user has no home directory") from error
+    with suppress(RuntimeError, ConfigError):  # RuntimeError: this user has no home directory
+        at_home = Path.home() / ".cache" / "connectgroup"
+        if os.path.lexists(at_home):
+            # One that others can write is rejected where it is used, and not evaded.
+            writable = os.access(at_home, os.W_OK)
+        else:
+            make_private(at_home, CACHE)
+            writable = True
+        if writable:
+            return at_home
+    return Path(tempfile.gettempdir(), f"connectgroup-cache-{os.geteuid()}")
 
 
 # --------------------------------------------------------------------------------------------------

@@ -125,6 +125,7 @@ class SharedSpark:
             try:
                 await self._start()
             except ConfigError as error:
+                logger.error("Spark cannot be started: %s", error)
                 self._now(False, str(error))
                 return
             except Exception as error:

@@ -78,6 +78,7 @@ class SharedJava:
     Attributes:
         gateway: its gateway: ``port``, ``secret`` and ``tag``; null: none now. ``hear`` sets it.
         is_used: whether the worker uses it; ``use`` sets it.
+        is_closed: whether the worker stops; ``close`` sets it.
     """
 
     def __init__(self) -> None:
@@ -85,7 +86,7 @@ class SharedJava:
         self.is_used = False
         self._ask: Callable[[str], None] = lambda why: None
         self._failure = ""
-        self._is_closed = False
+        self.is_closed = False
         self._changed = threading.Condition()
 
     def use(self, ask: Callable[[str], None]) -> None:
@@ -112,7 +113,7 @@ class SharedJava:
                 self._failure = ""
                 self._ask("start")
             while self.gateway is None:
-                if self._failure or self._is_closed or time.monotonic() > give_up_s:
+                if self._failure or self.is_closed or time.monotonic() > give_up_s:
                     raise SparkError(self._failure or "Spark has not started; allowed: the task starts again")
                 self._changed.wait(1.0)
             return self.gateway
@@ -126,7 +127,7 @@ class SharedJava:
     def close(self) -> None:
         """The worker stops: nothing waits for Spark any more."""
         with self._changed:
-            self._is_closed = True
+            self.is_closed = True
             self._changed.notify_all()
 
 
@@ -207,21 +208,23 @@ def stop_session(*, timeout_s: float = 30.0) -> None:
             _session = None
 
 
-def kill_session(*, level: int = logging.ERROR) -> None:
+def kill_session(*, ends: bool = False) -> None:
     """Kill the Java process of the session, which does not respond; the next task starts another one.
 
     Args:
-        level: of the log message.
+        ends: it is killed because this process ends, not because it does not respond.
     """
     # Without the lock: a thread that holds it may wait for this very process.
     session = _session
     if JAVA.is_used:
-        logger.log(level, "Spark does not respond: its supervisor opens another gateway, or starts another Java")
+        if not ends:
+            logger.error("Spark does not respond: its supervisor opens another gateway, or starts another Java")
         JAVA.give_back()
         return
     gateway: Any = None if session is None else session.sparkContext._gateway
     if gateway is not None:
-        logger.log(level, "Spark's Java process (pid %d) is killed: it does not respond", gateway.proc.pid)
+        level, why = (logging.INFO, "this process ends") if ends else (logging.ERROR, "it does not respond")
+        logger.log(level, "Spark's Java process (pid %d) is killed: %s", gateway.proc.pid, why)
         gateway.proc.kill()
 
 

@@ -280,6 +280,8 @@ async def _logging_failure(name: str, warming: Awaitable[None]) -> None:
 
 def _log_failure(name: str, error: Exception) -> None:
     """Log why a class is not warmed up. Not fatal: its tasks will report the error; other tasks run."""
+    if JAVA.is_closed:
+        return  # it was not: the worker stops
     kind = "" if isinstance(error, ConnectGroupError) else f"{type(error).__name__}: "
     text = error.with_location() if isinstance(error, PluginError) else f"{kind}{error}"
     logger.error("connector.class %s cannot be warmed up: %s", name, text)
@@ -437,7 +439,7 @@ def kill_java() -> None:
     """Kill the Java process, if there is one; for a process that ends while a thread still uses it."""
     spark = sys.modules.get("connectgroup.spark.session")
     if spark is not None:
-        spark.kill_session(level=logging.INFO)
+        spark.kill_session(ends=True)
 
 
 def exit_without_finalizing(code: int) -> None:

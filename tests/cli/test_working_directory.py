@@ -8,12 +8,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from connectgroup.errors import ConfigError
-from connectgroup.spark.java import cache_directory
+from connectgroup.spark.java import cache_directory, make_script
 from connectgroup.transport.credentials import announce
 
 from ..integration.processes import COMMAND, Program, run_command
@@ -76,10 +77,10 @@ def test_directory_that_was_deleted_is_one_line(tmp_path: Path) -> None:
         assert said.startswith("connectgroup: current directory: got '"), said
 
 
-def test_user_without_a_home_directory_needs_the_file_of_credentials_and_a_cache(
+def test_user_without_a_home_directory_needs_the_file_of_credentials(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a container's user that has no entry in ``/etc/passwd``."""
+    """As a container's user that has no entry in ``/etc/passwd``. The cache is among the temporary files then."""
 
     def home() -> Path:
         raise RuntimeError("Could not determine home directory.")
@@ -87,10 +88,31 @@ def test_user_without_a_home_directory_needs_the_file_of_credentials_and_a_cache
     monkeypatch.setattr(Path, "home", home)
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
     assert not announce(8474, tmp_path / "credentials")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    own = tmp_path / f"connectgroup-cache-{os.geteuid()}"
     for relative in "", "cache":
         monkeypatch.setenv("XDG_CACHE_HOME", relative)
-        with pytest.raises(ConfigError, match="XDG_CACHE_HOME: missing; allowed: a directory, because"):
-            cache_directory()
+        assert cache_directory() == own
+
+
+def test_home_directory_that_cannot_be_written_needs_no_setting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The scripts that start Spark are among the temporary files, where no other user can have put them."""
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("HOME", str(tmp_path / "file" / "home"))
+    cache = cache_directory()
+    assert cache == tmp_path / f"connectgroup-cache-{os.geteuid()}"
+    script = make_script(cache, "java", "exit 0\n")
+    assert script.exists()
+    assert cache.stat().st_mode & 0o777 == 0o700
+    cache.chmod(0o777)
+    with pytest.raises(ConfigError, match="allowed: a directory, no link, that belongs to this user"):
+        make_script(cache, "java", "exit 1\n")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert cache_directory() == tmp_path / "home" / ".cache" / "connectgroup"
 
 
 def test_workers_of_up_join_at_once_when_it_was_killed_and_is_started_again(tmp_path: Path) -> None:
