@@ -78,7 +78,10 @@ async def _no_such_group(options: argparse.Namespace) -> GroupIdNotFound:
     with suppress(ConnectGroupError):
         async with admin_of(options) as admin:
             names = [group.group_id for group in await admin.list_groups()]
-    return GroupIdNotFound(f"no such group {printable(options.group)!r}; groups here: {shown(names)}")
+    name = printable(options.group)
+    if options.group in names:
+        return GroupIdNotFound(f"group {name!r} has been created only now; allowed: the same command again")
+    return GroupIdNotFound(f"no such group {name!r}; groups here: {shown(names)}")
 
 
 # --------------------------------------------------------------------------------------------------

@@ -158,7 +158,7 @@ class Sums:
     """The numbers of all tasks of a connector.
 
     Attributes:
-        progress: their sums; a lag is that of the tasks that know it. ``None``: no task has any.
+        progress: their sums; a lag is that of the tasks that know it. ``None``: there are none.
     """
 
     running: int
@@ -167,9 +167,9 @@ class Sums:
 
 
 def sums_of(connector: DescribedConnector) -> Sums:
-    """Add the numbers of the tasks of a connector."""
+    """Add the numbers of the tasks of a connector, and the errors of the connector itself."""
     tasks = [unit for unit in connector.units if unit.task != CONNECTOR]
-    numbers = [unit.numbers for unit in tasks if unit.numbers is not None]
+    numbers = [unit.numbers for unit in connector.units if unit.numbers is not None]
     running = sum(unit.state == "RUNNING" for unit in tasks)
     if not numbers:
         return Sums(running, len(tasks), None)

@@ -356,7 +356,7 @@ class ReportedProgress:
         known = self._of(group)
         restored: dict[str, list[Account]] = {}
         for unit, status in group.statuses.items():
-            if unit in known.accounts or unit.is_connector:
+            if unit in known.accounts:
                 continue
             progress = written[unit].progress if unit in written else ()
             account = Account(owner=(status.member_id, status.owner_epoch), is_restored=True, written=progress)

@@ -123,9 +123,9 @@ def create_app(
 async def _on_error(request: Request, error: ConnectGroupError) -> Response:
     if isinstance(error, GroupIdNotFound) and "group" in request.path_params:
         names = [group.group_id for group in await request.state.context.admin.list_groups()]
-        return error_response(
-            404, f"no such group {printable(request.path_params['group'])!r}; groups here: {shown(names)}"
-        )
+        name = request.path_params["group"]
+        if name not in names:  # it may have been created meanwhile
+            return error_response(404, f"no such group {printable(name)!r}; groups here: {shown(names)}")
     status = status_of(error)
     message = str(error) if status != 500 or not isinstance(error, TransportError) else printable(error, limit=400)
     # The field of our request to the coordinator, which a client of REST does not know.

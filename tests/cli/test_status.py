@@ -99,6 +99,11 @@ async def test_status_shows_failed_connectors_first_with_the_cause_before_the_at
     assert head == ["NAME", "STATE", "TASKS", "ROWS", "ROWS/S", "LAG", "ERRORS", "DEAD", "LETTERS", "LAST", "RECORD"]
     assert row.split()[:6] == ["c", "FAILED", "0/1", "1234", "0.0", "5"]
     assert row.endswith((" ago", "now"))
+    itself = group.status(-1, UnitState.FAILED, "no such class")
+    await ask(group.coordinator, beat("a", group.epoch, statuses=(itself,)))
+    row = next(line for line in (await group("status")).lines if line.startswith("c  "))
+    assert row.split()[7] == "2", "an error of the task, and one of the connector itself"
+    await ask(group.coordinator, beat("a", group.epoch, statuses=(group.status(-1, UnitState.RUNNING),)))
     one = (await group("connectors", "status", "c")).out
     assert "c-0" in one.splitlines()[2], "the failed task comes before the connector"
     assert json.loads((await group("status", "c", "--json")).out)["name"] == "c"
