@@ -688,6 +688,21 @@ def test_topic_or_header_that_the_client_cannot_name_is_one_dead_letter(kafka: s
     ]
 
 
+@pytest.mark.parametrize("policy", ["delete", "compact,delete", "compact"])
+def test_topic_of_offsets_that_deletes_them_is_refused(kafka: str, policy: str) -> None:
+    """Without its offsets, a source would be read from its start again."""
+    name = f"t{uuid.uuid4().hex}"
+    make_topic(kafka, name, 1, {"cleanup.policy": policy})
+    settings = {"bootstrap.servers": kafka, "topic": "u", "offsets.topic": name}
+    parsed = KafkaSinkSettings.model_validate(settings)
+    if policy == "compact":
+        KafkaSink.create(parsed, from_ddl("a INT")).close()
+        return
+    for opened in (KafkaSink.open_positions, lambda found: KafkaSink.create(found, from_ddl("a INT"))):
+        with pytest.raises(SinkError, match=rf"topic {name}: has cleanup\.policy={policy}, which deletes offsets"):
+            opened(parsed)
+
+
 def test_error_names_the_topic_that_does_not_exist(kafka: str) -> None:
     import pyarrow as pa
 

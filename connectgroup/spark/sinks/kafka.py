@@ -69,7 +69,10 @@ class KafkaSinkSettings(ConverterSettings):
         ),
     ] = None
     offsets_topic: Annotated[
-        str, Field(min_length=1, description="a compacted topic of one partition; created if it is missing")
+        str,
+        Field(
+            min_length=1, description="a topic with cleanup.policy=compact, of one partition; created if it is missing"
+        ),
     ] = "connectgroup-offsets"
     transaction_timeout_ms: Annotated[
         int, Field(ge=1000, le=900_000, description="1000 to 900000; a suspended worker delays readers by as much")

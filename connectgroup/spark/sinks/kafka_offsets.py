@@ -128,14 +128,40 @@ class OffsetsTopic:
 
         Raises:
             ConfigError: confluent-kafka is not installed.
-            SinkError: the cluster does not answer, or refuses to create the topic.
+            SinkError: the cluster does not answer, or refuses to create the topic; or the topic is not compacted.
         """
         self.name, self._client = topic, dict(client)
         self.where = f"Kafka {client['bootstrap.servers']}, topic {topic}"
         others = {name: value for name, value in client.items() if name != "bootstrap.servers"}
         self._admin = admin(client["bootstrap.servers"], others)
         with told_as_sink_error(self.where):
-            create_topic(self._admin, topic, {"cleanup.policy": "compact"})
+            if not create_topic(self._admin, topic, {"cleanup.policy": "compact"}):
+                self._check_policy()
+
+    def _check_policy(self) -> None:
+        """Check that the topic keeps the last record of each key: without its offset, a source would be read again.
+
+        Raises:
+            SinkError: it deletes records.
+        """
+        from confluent_kafka import KafkaError, KafkaException
+        from confluent_kafka.admin import ConfigResource, ResourceType  # type: ignore[attr-defined]
+
+        resource = ConfigResource(ResourceType.TOPIC, self.name)
+        try:
+            found = self._admin.describe_configs([resource], request_timeout=10)[resource].result(15)
+        except KafkaException as error:
+            # Who may write a topic need not be allowed to see its settings, as for Kafka Connect; and not every broker
+            # knows a topic yet that another task has just created.
+            if error.args[0].code() in (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.UNKNOWN_TOPIC_OR_PART):
+                return
+            raise
+        policy = str(found["cleanup.policy"].value)
+        if policy != "compact":
+            raise SinkError(
+                f"{self.where}: has cleanup.policy={policy}, which deletes offsets, and what was read before would be"
+                " read again; allowed: cleanup.policy=compact, or another topic as sink.offsets.topic"
+            )
 
     def read(self, connector: str) -> State:
         """Return the committed state of a connector, up to the end of the topic at the time of the call.
@@ -217,8 +243,8 @@ def slice_records(owner: Owner, ranges: Sequence[Range]) -> Iterator[Record]:
         yield _slice_record(owner, r.slice, r.end, owner.fencing_token)
 
 
-def create_topic(client: AdminClient, topic: str, config: Mapping[str, str], *, replication: int = -1) -> None:
-    """Create a topic of one partition if it is missing.
+def create_topic(client: AdminClient, topic: str, config: Mapping[str, str], *, replication: int = -1) -> bool:
+    """Create a topic of one partition if it is missing; return whether it was.
 
     Args:
         replication: of the partition; -1: as the cluster has it by default.
@@ -230,13 +256,14 @@ def create_topic(client: AdminClient, topic: str, config: Mapping[str, str], *, 
     from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
 
     if topic in client.list_topics(timeout=10).topics:
-        return
+        return False
     wanted = NewTopic(topic, 1, replication, config=dict(config))
     try:
         client.create_topics([wanted])[topic].result(30)
     except KafkaException as error:
         if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
             raise
+    return True
 
 
 @contextmanager
