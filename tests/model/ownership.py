@@ -27,6 +27,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Final, NamedTuple
 
 LEASE: Final = 3
@@ -152,22 +153,39 @@ class State(NamedTuple):
         """This state, or the one in which ``b`` and ``c`` have changed places."""
         if len(self.nodes) < 3:
             return self
-        return min(self, self._swapped(), key=repr)
+        return min(self, self._swapped(), key=_order)
 
     def _swapped(self) -> State:
         a, b, c = self.nodes
-
-        def swapped(call: Call | None) -> Call | None:
-            return None if call is None else call._replace(by=_OTHER.get(call.by, call.by))
-
-        def node(each: Node) -> Node:
-            return each._replace(lease=swapped(each.lease), write=swapped(each.write))
-
-        late = tuple(sorted(call._replace(by=_OTHER.get(call.by, call.by)) for call in self.late))
-        return self._replace(holder=_OTHER.get(self.holder, self.holder), nodes=(a, node(c), node(b)), late=late)
+        late = tuple(sorted(map(_swapped_call, self.late)))
+        nodes = a, _swapped_node(c), _swapped_node(b)
+        return self._replace(holder=_OTHER.get(self.holder, self.holder), nodes=nodes, late=late)
 
 
 _OTHER: Final = {1: 2, 2: 1}
+
+# There are far fewer nodes and calls than states: what is made of one is kept.
+
+
+@cache
+def _swapped_call(call: Call) -> Call:
+    return call._replace(by=_OTHER.get(call.by, call.by))
+
+
+@cache
+def _swapped_node(node: Node) -> Node:
+    lease, write = node.lease, node.write
+    return node._replace(
+        lease=None if lease is None else _swapped_call(lease), write=None if write is None else _swapped_call(write)
+    )
+
+
+_text: Final = cache(repr)
+
+
+def _order(state: State) -> tuple[object, ...]:
+    """An order of two states that differ only in ``b`` and ``c``."""
+    return state.holder, _text(state.nodes[1]), _text(state.nodes[2]), _text(state.late)
 
 
 Step = tuple[str, State, str]
