@@ -18,12 +18,14 @@ async def list_coordinators(options: argparse.Namespace) -> int:
     if options.json:
         print_json(shown)
         return 0
+    is_partitioned = shown["partitions"] > 1
     print_table(
-        ("ADDRESS", "ROLE", "EPOCH", "SINCE", "LAG"),
+        ("ADDRESS", "ROLE", *(("PARTITION",) if is_partitioned else ()), "EPOCH", "SINCE", "LAG"),
         [
             (
                 each["address"],
                 each["role"],
+                *(("-" if each["partition"] is None else each["partition"],) if is_partitioned else ()),
                 "-" if each["epoch"] is None else each["epoch"],
                 time_text(each["since_ms"]),
                 "-" if each["lag_ms"] is None else f"{each['lag_ms'] / 1000:.1f} s",
@@ -32,9 +34,10 @@ async def list_coordinators(options: argparse.Namespace) -> int:
         ],
     )
     if failover := shown["last_failover"]:
+        which = f" partition {failover['partition']}" if is_partitioned else ""
         at, took_ms = time_text(failover["at_ms"]), failover["took_ms"]
         if failover["cause"] == NONE_STOOD_BY:
-            print(f"no coordinator served for {took_ms} ms until {at}: none stood by")
+            print(f"no coordinator served{which} for {took_ms} ms until {at}: none stood by")
         else:
-            print(f"last fail-over: {at}, {failover['cause']}, took {took_ms} ms")
+            print(f"last fail-over{' of' + which if which else ''}: {at}, {failover['cause']}, took {took_ms} ms")
     return 0

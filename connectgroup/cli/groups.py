@@ -313,17 +313,20 @@ async def recover_log(options: argparse.Namespace) -> int:
     from ..log.sqlite.log import SqliteLog
     from ..log.sqlite.reader import log_file
 
-    log: Log
+    logs: list[Log]
     if options.log.partition(":")[0] in SHARED:
         log = log_from_url(options.log, field="LOG", restored=True)
         assert isinstance(log, SharedLog)
+        await log.connect()
+        shared = [log.partition(number) for number in range(log.partitions)]
         with suppress(TimeoutError):  # one that was killed holds its lease for some seconds
             async with asyncio.timeout(2 * LEASE_S):
-                await log.stand_by()
+                await asyncio.gather(*(each.stand_by() for each in shared))
+        logs = [*shared]
     else:
-        log = SqliteLog(log_file(options.log), restored=True)
-    recovered = await recover(log, now_ms=wall_clock_ms())
-    for group_id in recovered:
+        logs = [SqliteLog(log_file(options.log), restored=True)]
+    recovered = [group_id for log in logs for group_id in await recover(log, now_ms=wall_clock_ms())]
+    for group_id in sorted(recovered):
         print(f"group {printable(group_id)}: recovered")
     if not recovered:
         print("no group to recover")

@@ -35,7 +35,6 @@ from .connector_options import add_connectors, add_plugins, add_status
 from .errors import UsageError
 from .requests import add_security
 from .server_options import (
-    add_advertised,
     add_assigning,
     add_group_protocol,
     add_metrics,
@@ -43,6 +42,7 @@ from .server_options import (
     add_rest_port,
     add_rules,
     add_server,
+    add_sharing,
 )
 
 
@@ -128,7 +128,7 @@ def build_parser() -> argparse.ArgumentParser:
     up.add_argument("--no-restart", action="store_true", help="do not restart a worker process that died")
     # Long enough for the start of Spark on a busy machine. The supervisor reports a worker that died, without a delay.
     add_server(up, rebalance_delay_ms=30_000)
-    add_advertised(up)
+    add_sharing(up)
     add_security(up)
     add_rest_port(up)
     add_metrics(up, "; worker-1 serves its own at the next port, worker-2 at the one after")
@@ -155,7 +155,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--data", type=path, default=Path("connectgroup-data"), help="directory of the log (connectgroup-data)"
     )
     add_server(coordinator)
-    add_advertised(coordinator)
+    add_sharing(coordinator)
     add_security(coordinator)
     add_metrics(coordinator)
     add_rest_port(coordinator)

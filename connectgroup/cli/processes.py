@@ -199,6 +199,7 @@ def _coordinator_values(options: argparse.Namespace) -> dict[str, Any]:
         "port": options.port,
         "data": options.data / LOG_FILE if options.log is None else None,
         "log": options.log,
+        "partitions": getattr(options, "partitions", None),
         "advertised": getattr(options, "advertised", None),
         **_security_values(options),
         "session_timeout_ms": options.session_timeout_ms,

@@ -167,13 +167,20 @@ def add_rules(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_advertised(parser: argparse.ArgumentParser) -> None:
-    """Add the address of a coordinator that shares its log."""
+def add_sharing(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a coordinator that shares its log."""
     part = options_about(parser, "where the coordinator listens, and its log")
     part.add_argument(
         "--advertised",
         metavar="HOST:PORT",
         help="where clients, and the other coordinators of the --log, reach this one (--host and --port)",
+    )
+    part.add_argument(
+        "--partitions",
+        type=number,
+        metavar="N",
+        help="spread the groups over N partitions of a --log in PostgreSQL or Kafka: several coordinators serve at "
+        "once; fixed at the first start of the log (1, or as many as the log has)",
     )
 
 

@@ -73,6 +73,9 @@ class CoordinatorConfig(ProgramSettings):
         data: the log's file: short for ``log: sqlite:///file``.
         log: the log's URL (``log.registry``). If both are null, all state is in memory, and a restart loses it.
             Coordinators with the same log in PostgreSQL or Kafka share its groups: one serves, the others stand by.
+        partitions: over how many partitions of a log in PostgreSQL or Kafka the groups are spread: each has an owner,
+            so that several coordinators serve at once. Fixed at the first start of the log, which has 1 by default;
+            null: as many as the log has.
         advertised: the ``host:port`` at which clients and the other coordinators of the log are told to reach this
             one; ``host`` and ``port`` if null.
         assignor: ``group.remote.assignor``: used if members list no assignor, and after failures.
@@ -120,7 +123,7 @@ class CoordinatorConfig(ProgramSettings):
             is closed. They do not count as ``max_connections``.
         idle_timeout_s: a connection without a request for this long is closed.
         max_frame_bytes: maximum size of a request to the coordinator. The log takes batches of up to the default.
-        max_groups: maximum number of groups.
+        max_groups: maximum number of groups, of each partition of the log if there are several.
         max_members: maximum number of members of one group, of any type.
         max_units: maximum number of connectors and tasks of one group.
     """
@@ -138,6 +141,7 @@ class CoordinatorConfig(ProgramSettings):
     requests_per_second_per_principal: PrincipalQuota = 0
     data: Path | None = None
     log: str | None = None
+    partitions: Annotated[int | None, Field(ge=1, le=64)] = None
     advertised: ShortText | None = None
     session_timeout_ms: Milliseconds = 10_000
     heartbeat_interval_ms: Milliseconds = 3_000
@@ -205,6 +209,11 @@ class CoordinatorConfig(ProgramSettings):
         if self.log is not None and self.data is not None:
             raise ConfigError("log", self.log, "a URL without data, or data without a URL")
         log_from_url(self.log_url)
+        if (self.partitions or 1) > 1 and self.log_url.partition(":")[0] not in SHARED:
+            allowed = (
+                "1 for a log that one process owns; several in a log that coordinators share: postgresql://, kafka://"
+            )
+            raise ConfigError("partitions", self.partitions, allowed)
         if self.credentials is not None and not self.authentication:
             allowed = "credentials, or no authentication; not both"
             raise ConfigError("credentials", self.credentials, allowed, is_path=True)

@@ -108,6 +108,8 @@ class GroupClient:
         self._known: tuple[tuple[str, int], ...] = ()
         self._any: BrokerConnection | None = None
         self._coordinator: tuple[str, int] | None = None
+        # Whether the named coordinator has said that another one has the group. Set by ``send_to_coordinator``.
+        self._has_moved = False
         self._lines: dict[Line, BrokerConnection] = {}
         self._finding = asyncio.Lock()
 
@@ -219,6 +221,7 @@ class GroupClient:
                     self.problems.solved(COORDINATOR)
                     return response
                 if passing & COORDINATOR_MOVED:
+                    self._has_moved = True
                     self.forget_coordinator()
                 found = f"{connection.address}: {', '.join(sorted(Code(code).name for code in passing))}"
                 self.problems.met(COORDINATOR, f"{found}; trying again")
@@ -263,7 +266,7 @@ class GroupClient:
 
     async def _find_among(self, coordinators: CoordinatorAddress) -> tuple[str, int]:
         """The address of the coordinator that serves, of those that share a log."""
-        if not coordinators.others:
+        if not (coordinators.others or self._has_moved):
             return coordinators.host, coordinators.port
         problem = ""
         for host, port in ((coordinators.host, coordinators.port), *coordinators.others):

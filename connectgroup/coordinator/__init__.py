@@ -41,6 +41,14 @@ Decisions:
   between the check and the record, and its next owner read from an offset that the transaction replaces. A pending
   offset is dropped only by an answer to a question that was asked after it was stored, since a second transaction may
   begin before the outcome of the first is known.
+- Partitions of a shared log are logs of their own, with a lease, an epoch and a coordinator each (``partitions``): what
+  holds of one owner holds of each partition, and nothing is decided over several. The client asks all owners for a
+  list, as Kafka's admin client does: a coordinator that asked the others would need rights there, and would answer in
+  the name of another principal. A partition changes its owner only by its lease; balance is no more than a clean stop
+  of one partition that names its successor, so that a wrong view of who is there costs a hand-over and nothing else.
+  Kafka's way, to let the broker's controller assign partitions, would be a second election.
+- SQLite has one partition: its file has one process, and a process has one event loop, so that several owners would be
+  the same one.
 - ListGroups and DescribeGroups are made from the description that all group types have: a type fills
   ``protocol_type``, ``classic_state`` and, on request, each member's metadata and assignment in classic form. A
   connect group gives Kafka Connect's structures; a group of type ``consumer`` is GROUP_ID_NOT_FOUND there, as in

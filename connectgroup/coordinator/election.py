@@ -24,10 +24,9 @@ from ..protocol.messages.cluster import (
     DescribeCoordinatorsResponse,
     DescribedCoordinator,
     FindCoordinatorRequest,
-    FindCoordinatorResponse,
 )
 from ..protocol.units import printable
-from ..wire.apis import FIND_COORDINATOR, refusal
+from ..transport.tcp_server import found_coordinators
 from .runtime import Coordinator
 
 RETRY_S = 0.5
@@ -37,15 +36,21 @@ logger = logging.getLogger(__name__)
 
 
 class ElectedCoordinator:
-    """The ``Handler`` of a coordinator that shares its log.
+    """The ``Handler`` of a coordinator that shares its log, or one partition of it.
 
     Attributes:
+        log: the log, or its partition.
         serving: the coordinator of the current term; ``None`` while this process stands by. ``_campaign`` changes it.
     """
 
-    def __init__(self, log: SharedLog, make: Callable[[], Coordinator]) -> None:
-        """``make``: creates the coordinator of one term, on ``log``."""
-        self._log, self._make = log, make
+    def __init__(self, log: SharedLog, make: Callable[[], Coordinator], *, what: str = "the log") -> None:
+        """Create it; ``start`` takes part in the election.
+
+        Args:
+            make: creates the coordinator of one term, on ``log``.
+            what: the log, or its partition, for messages.
+        """
+        self.log, self._make, self._what = log, make, what
         self._refusing = make()  # never started: knows the responses that carry an error
         self.serving: Coordinator | None = None
         self.on_term_end: Callable[[], None] = lambda: None
@@ -54,7 +59,12 @@ class ElectedCoordinator:
         self._ownership: asyncio.Future[Ownership] | None = None
 
     async def start(self) -> None:
-        """Check the log, then try to own it in the background. While its database is away, wait for that.
+        """Check the log, then try to own it in the background; raises as ``connect``."""
+        await self.connect()
+        self.take_part()
+
+    async def connect(self) -> None:
+        """Check the log. While its database is away, wait for that.
 
         Raises:
             LogError: the log cannot be used.
@@ -62,7 +72,7 @@ class ElectedCoordinator:
         is_away = False
         while True:
             try:
-                await self._log.connect()
+                await self.log.connect()
                 break
             except LogAway as error:
                 if not is_away:
@@ -71,6 +81,9 @@ class ElectedCoordinator:
                 await asyncio.sleep(RETRY_S)
         if is_away:
             logger.info("the log can be reached")
+
+    def take_part(self) -> None:
+        """Try to own the log in the background."""
         self._campaigning = asyncio.create_task(self._campaign(), name="election of the coordinator")
 
     async def close(self) -> None:
@@ -80,23 +93,28 @@ class ElectedCoordinator:
             return
         campaigning.cancel()
         await asyncio.gather(campaigning, return_exceptions=True)
-        await self._log.close()
+        await self.log.close()
 
-    def find(self) -> tuple[str, int, int] | None:
+    async def hand_over(self, successor: str) -> None:
+        """Stop serving, as ``close`` does, then stand by: the coordinator at this address is to serve."""
+        campaigning, self._campaigning = self._campaigning, None
+        if campaigning is None:
+            return
+        logger.info("hands %s over to the coordinator at %s", self._what, printable(successor))
+        self.log.successor = successor
+        campaigning.cancel()
+        await asyncio.gather(campaigning, return_exceptions=True)
+        self.take_part()
+
+    def find(self, group_id: str = "") -> tuple[str, int, int] | None:
         """Host, port and node id of the coordinator that serves; ``None`` if none is known.
 
         Clients of Kafka's protocol keep connections by node id: two coordinators must not have the same.
         """
-        owner = self._log.owner
+        owner = self.log.owner
         if not owner:
             return None
         return *parse_address("advertised", owner), zlib.crc32(owner.encode()) & 0x7FFFFFFF
-
-    def _found(self, request: FindCoordinatorRequest) -> Response:
-        found = self.find()
-        if found is None:
-            return refusal(FIND_COORDINATOR, CoordinatorNotAvailable.code, "no coordinator owns the log at present")
-        return FindCoordinatorResponse.naming(request, *found)
 
     async def handle(
         self, request: Request, *, client_host: str, client_id: str = "", principal: str | None = ""
@@ -105,7 +123,7 @@ class ElectedCoordinator:
         if isinstance(request, DescribeCoordinatorsRequest):
             return await self._described(request)
         if isinstance(request, FindCoordinatorRequest):  # of a client in this process; the port responds itself
-            return self._found(request)
+            return found_coordinators(request, self.find)
         if self.serving is None:
             return self._refusal(request)
         return await self.serving.handle(request, client_host=client_host, client_id=client_id, principal=principal)
@@ -134,7 +152,7 @@ class ElectedCoordinator:
     async def ownership(self) -> Ownership:
         """See ``SharedLog``. Clients that ask together, as after a fail-over, cost the log one query."""
         if self._ownership is None or self._ownership.done():
-            self._ownership = asyncio.ensure_future(self._log.ownership())
+            self._ownership = asyncio.ensure_future(self.log.ownership())
         return await asyncio.shield(self._ownership)
 
     async def _described(self, request: DescribeCoordinatorsRequest) -> DescribeCoordinatorsResponse:
@@ -152,18 +170,19 @@ class ElectedCoordinator:
             failover_ms=found.failover_ms,
             failover_took_ms=found.failover_took_ms,
             failover_cause=found.failover_cause,
-            coordinator_epoch=self._log.epoch,
+            coordinator_epoch=self.log.epoch,
         )
 
     def _refusal(self, request: Request) -> Response:
-        owner = self._log.owner
+        owner = self.log.owner
         where = f"the coordinator at {printable(owner)} does" if owner else "no coordinator is known to do so yet"
-        return self._refusing.refusal(request, NotCoordinator(f"this coordinator does not serve the log; {where}"))
+        why = f"this coordinator does not serve {self._what}; {where}"
+        return self._refusing.refusal(request, NotCoordinator(why))
 
     async def _campaign(self) -> None:
         while True:
             try:
-                await self._log.stand_by()
+                await self.log.stand_by()
                 coordinator = self._make()
                 await coordinator.start()
             except LogHeld as error:
@@ -174,9 +193,9 @@ class ElectedCoordinator:
                 await asyncio.sleep(RETRY_S)
                 continue
             self.serving = coordinator
-            logger.info("owns the log since epoch %d, serves its groups", self._log.epoch)
+            logger.info("owns %s since epoch %d, serves its groups", self._what, self.log.epoch)
             try:
-                reason = await self._log.wait_lost()
+                reason = await self.log.wait_lost()
                 logger.error("no longer the coordinator, stands by: %s", reason)
             finally:
                 self.serving = None
@@ -187,4 +206,6 @@ class ElectedCoordinator:
             await coordinator.close()
         except Exception:
             logger.exception("a term was not closed cleanly")
+        if self.log.successor is not None:
+            self.log.successor = ""
         self.on_term_end()

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from ..errors import ComputeAssignment, FencedInstanceId, FencedMemberEpoch, LogError, UnknownMemberId
 from ..group.connect.state import ConnectGroupState
 from ..group.registry import GroupNumbers
-from ..log.base import Candidate, Log, Ownership
+from ..log.base import Candidate, Log, Ownership, SharedLog
 from ..protocol.messages.describe import Rebalance
 from ..protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from ..protocol.records.base import Kind, Tombstone
@@ -165,6 +165,12 @@ class CoordinatorMetrics(MetricSource):
 
     # ---- values
 
+    def beside(self, earlier: MetricSource) -> MetricSource:
+        """A process that serves several partitions of a log exports their sums."""
+        if not isinstance(self._log, SharedLog) or self._log.partitions == 1:
+            return self
+        return _Partitions([*(earlier.all if isinstance(earlier, _Partitions) else [earlier]), self])
+
     def values(self) -> Mapping[str, Value]:
         """See ``MetricSource.values``."""
         appends, now_s = self._appends, self._clock()
@@ -200,6 +206,34 @@ class CoordinatorMetrics(MetricSource):
         return parts
 
 
+class _Partitions(MetricSource):
+    """The partitions that a process serves.
+
+    Attributes:
+        all: the metrics of each.
+    """
+
+    scope: ClassVar[Scope] = "coordinator"
+
+    def __init__(self, all_of: Sequence[MetricSource]) -> None:
+        self.labels: Mapping[str, str] = {}
+        self.all = all_of
+
+    def values(self) -> Mapping[str, Value]:
+        found = [each.values() for each in self.all]
+        numbers = {name: [float(each[name] or 0) for each in found] for name in found[0]}
+        summed: dict[str, Value] = {name: sum(values) for name, values in numbers.items()}
+        appends = sum(numbers["append-total"])
+        times = zip(numbers["append-avg-time-ms"], numbers["append-total"], strict=True)
+        return {
+            **summed,
+            "epoch": max(numbers["epoch"]),
+            "log-writable": min(numbers["log-writable"]),
+            "append-max-time-ms": max(numbers["append-max-time-ms"]),
+            "append-avg-time-ms": sum(average * count for average, count in times) / appends if appends else None,
+        }
+
+
 # --------------------------------------------------------------------------------------------------
 # The coordinators of a shared log.
 
@@ -213,16 +247,18 @@ class SharedLogMetrics(MetricSource):
 
     scope: ClassVar[Scope] = "shared log"
 
-    def __init__(self, ownership: Callable[[], Awaitable[Ownership]], is_serving: Callable[[], bool]) -> None:
+    def __init__(
+        self, ownerships: Callable[[], Awaitable[Sequence[Ownership]]], served: Callable[[], Collection[int]]
+    ) -> None:
         """Store the arguments.
 
         Args:
-            ownership: see ``SharedLog``.
-            is_serving: whether this process serves the groups of the log.
+            ownerships: see ``SharedLog.ownership``; of each partition of the log.
+            served: the partitions that this process serves.
         """
         self.labels: Mapping[str, str] = {}
-        self._ownership, self._is_serving = ownership, is_serving
-        self._found: Ownership | None = None  # changed by _watch; null while the log cannot be read
+        self._ownerships, self._served = ownerships, served
+        self._found: Sequence[Ownership] | None = None  # changed by _watch; null while the log cannot be read
         self._watching: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
@@ -239,17 +275,21 @@ class SharedLogMetrics(MetricSource):
     async def _watch(self) -> None:
         while True:
             try:
-                self._found = await self._ownership()
+                self._found = await self._ownerships()
             except LogError:  # the election logs it
                 self._found = None
             await asyncio.sleep(OWNERSHIP_INTERVAL_S)
 
     def values(self) -> Mapping[str, Value]:
-        found = self._found or Ownership(coordinators=())
+        found = max(self._found or (Ownership(coordinators=()),), key=lambda each: each.failover_ms)
         has_predecessor = found.failover_ms >= 0
         return {
-            "serving": self._is_serving(),
-            "standbys": None if self._found is None else sum(each.epoch < 0 for each in found.coordinators),
+            "serving": bool(self._served()),
+            "served-partitions": len(self._served()),
+            "unserved-partitions": None
+            if self._found is None
+            else sum(all(each.epoch < 0 for each in one.coordinators) for one in self._found),
+            "standbys": None if self._found is None else sum(each.epoch < 0 for each in self._coordinators()),
             "last-failover-timestamp": found.failover_ms if has_predecessor else None,
             "last-failover-time-ms": found.failover_took_ms if has_predecessor else None,
             "last-failover-cause": found.failover_cause,
@@ -257,21 +297,39 @@ class SharedLogMetrics(MetricSource):
 
     def parts(self) -> Iterable[MetricSource]:
         """The log and its coordinators."""
-        found = self._found
-        return (self, *(map(_SharedLogCoordinator, found.coordinators) if found is not None else ()))
+        return (self, *(_SharedLogCoordinator(each, self._owned(each)) for each in self._coordinators()))
+
+    def _coordinators(self) -> Sequence[Candidate]:
+        """Each coordinator once: those that own a partition as owners."""
+        found: dict[str, Candidate] = {}
+        for ownership in self._found or ():
+            for each in ownership.coordinators:
+                before = found.get(each.address)
+                if before is None or (before.epoch < 0 <= each.epoch):
+                    found[each.address] = each
+        return list(found.values())
+
+    def _owned(self, coordinator: Candidate) -> int:
+        """How many partitions a coordinator owns."""
+        return sum(
+            each.epoch >= 0 and each.address == coordinator.address
+            for ownership in self._found or ()
+            for each in ownership.coordinators
+        )
 
 
 class _SharedLogCoordinator(MetricSource):
     scope: ClassVar[Scope] = "shared log coordinator"
 
-    def __init__(self, candidate: Candidate) -> None:
+    def __init__(self, candidate: Candidate, partitions: int) -> None:
         self.labels = {"coordinator": candidate.address}
-        self._candidate = candidate
+        self._candidate, self._partitions = candidate, partitions
 
     def values(self) -> Mapping[str, Value]:
         is_owner = self._candidate.epoch >= 0
         return {
             "serving": is_owner,
+            "partitions": self._partitions,
             "since-timestamp": self._candidate.since_ms,
             "lag-ms": None if is_owner else self._candidate.lag_ms,
         }

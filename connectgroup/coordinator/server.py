@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..config.coordinator import CoordinatorConfig
 from ..errors import ConfigError
-from ..log.base import SharedLog
+from ..log.base import Log, SharedLog
 from ..log.registry import log_from_url
 from ..sasl import Authenticator
 from ..topics import BrokerTopics, TopicSource
@@ -27,9 +27,9 @@ from ..transport.credentials import (
 )
 from ..transport.tcp_server import TcpServer
 from .compute import group_assignors
-from .election import ElectedCoordinator
 from .listing import ConsumerGroups, with_group_assignors
 from .metrics import SharedLogMetrics
+from .partitions import PartitionedCoordinator
 from .runtime import Coordinator
 from .transactions import BrokerOffsets
 
@@ -41,7 +41,7 @@ class ConfiguredServer(TcpServer):
 
     def __init__(
         self,
-        coordinator: Coordinator | ElectedCoordinator,
+        coordinator: Coordinator | PartitionedCoordinator,
         config: CoordinatorConfig,
         *,
         source: str = "coordinator",
@@ -97,6 +97,7 @@ class GroupServer:
         topics: Callable[[], TopicSource | None],
         *,
         broker_offsets: BrokerOffsets | None = None,
+        max_partitions: int | None = None,
     ) -> None:
         """Create the coordinator; ``start`` opens the log.
 
@@ -104,6 +105,7 @@ class GroupServer:
             config: the settings.
             topics: the topics for consumer groups, called for each term.
             broker_offsets: see ``Coordinator``.
+            max_partitions: see ``PartitionedCoordinator``.
 
         Raises:
             ConfigError: the log's URL is invalid.
@@ -113,7 +115,7 @@ class GroupServer:
         log = log_from_url(config.log_url)
         assignors = group_assignors(config.assignor, config.group_assignors)
 
-        def make() -> Coordinator:
+        def make(log: Log) -> Coordinator:
             return Coordinator(
                 log,
                 config.group_settings(assignors),
@@ -125,14 +127,16 @@ class GroupServer:
                 broker_offsets=broker_offsets,
             )
 
-        self._shared: tuple[SharedLog, ElectedCoordinator, SharedLogMetrics] | None = None
-        self.coordinator: Coordinator | ElectedCoordinator
+        self._shared: tuple[SharedLog, PartitionedCoordinator, SharedLogMetrics] | None = None
+        self.coordinator: Coordinator | PartitionedCoordinator
         if isinstance(log, SharedLog):
-            self.coordinator = elected = ElectedCoordinator(log, make)
-            metrics = SharedLogMetrics(elected.ownership, lambda: elected.serving is not None)
-            self._shared = log, elected, metrics
+            if config.partitions is not None:
+                log.expect_partitions(config.partitions)
+            self.coordinator = shared = PartitionedCoordinator(log, make, max_partitions=max_partitions)
+            metrics = SharedLogMetrics(shared.ownerships, shared.served)
+            self._shared = log, shared, metrics
         else:
-            self.coordinator = make()
+            self.coordinator = make(log)
 
     @property
     def address(self) -> str:
@@ -155,14 +159,14 @@ class GroupServer:
             await self.coordinator.close()
             raise
 
-    async def _start_shared(self, log: SharedLog, elected: ElectedCoordinator, metrics: SharedLogMetrics) -> None:
+    async def _start_shared(self, log: SharedLog, shared: PartitionedCoordinator, metrics: SharedLogMetrics) -> None:
         """Open the port, then take part in the election: the other coordinators are told the port."""
         await self._server.start()
         log.address, log.credentials = self._advertised, self._fingerprint
-        self._server.find_coordinator = elected.find
-        elected.on_term_end = self._server.hang_up_all
+        self._server.find_coordinator = shared.find
+        shared.on_term_end = self._server.hang_up_all
         try:
-            await elected.start()
+            await shared.start()
         except BaseException:
             await self.close()
             raise

@@ -179,14 +179,30 @@ class SharedLog(Log, Protocol):
        last confirmed renewal; another coordinator from the *arrival* of the answer in which it saw that renewal first,
        and for longer. No clock of the database is compared with any other.
 
+    10. The groups may be spread over several partitions, each with an owner, a lease, an epoch and records of its own:
+        ``units.partition_of`` says which partition has a group. The number of partitions is that of the first start.
+
     Attributes:
         address: the ``host:port`` at which clients reach this coordinator; set before ``connect``.
         credentials: a fingerprint of the users that this coordinator knows, to compare with those of the others; empty:
             unknown. Set before ``connect``.
+        successor: of a partition: the address of the coordinator that ``close`` hands it to, for which the others
+            wait; empty: whichever comes first. ``None``: the log has one partition.
     """
 
     address: str
     credentials: str
+    successor: str | None
+
+    @property
+    def partitions(self) -> int:
+        """The number of partitions of the log, once ``connect`` has returned."""
+
+    def expect_partitions(self, count: int) -> None:
+        """``connect`` creates a log with so many partitions, and rejects one that has another number of them."""
+
+    def partition(self, number: int) -> SharedLog:
+        """The log of a partition, from 0; this one is that of partition 0. Set the addresses of each."""
 
     @property
     def owner(self) -> str:

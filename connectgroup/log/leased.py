@@ -71,10 +71,6 @@ DRIFT: Final = 0.05
 ANSWER_S: Final = 5.0
 """How long the database may take to answer a coordinator that does not own the log."""
 
-logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnerRow:
@@ -85,7 +81,7 @@ class OwnerRow:
         renewals: grows with each renewal of the lease; never falls.
         last: the offset of the last record.
         holder: the opening that holds the lease, ``process:number``; empty: it was released.
-        address: what the holder advertises.
+        address: what the holder advertises; of a partition that was released, see ``SharedLog.successor``.
         lease_ms: the lease of the holder.
         credentials: of the holder, see ``SharedLog.credentials``.
         namesake: the process of another coordinator that stands by at the address of the one that looks; empty: none.
@@ -105,17 +101,30 @@ class OwnerRow:
     namesake: str = ""
 
 
-class LeasedStore(Protocol):
-    """A database. Each call is one atomic statement, which may be cancelled: the outcome is unknown then.
+YIELD_S: Final = 2.0
+"""How long the other coordinators leave a partition to the one that it was handed to."""
 
-    Each raises ``LogNotWritable`` if nothing was changed, and any other ``LogError`` if the outcome is unknown.
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class LeasedStore(Protocol):
+    """One partition of a log in a database.
+
+    Each call is one atomic statement, which may be cancelled: the outcome is unknown then. Each raises
+    ``LogNotWritable`` if nothing was changed, and any other ``LogError`` if the outcome is unknown.
 
     Attributes:
-        name: the database, for messages.
+        name: the database, and the partition of several, for messages.
         max_record_bytes: maximum size of the key and the value of one record; ``None``: no such limit.
+        partitions: how many partitions the log has; ``connect`` sets it.
+        expected_partitions: how many it must have, and is created with; ``None``: as many as it has, or 1.
     """
 
     name: str
+    partitions: int = 1
+    expected_partitions: int | None = None
 
     @property
     def max_record_bytes(self) -> int | None:
@@ -147,6 +156,14 @@ class LeasedStore(Protocol):
 
     async def release(self, holder: str) -> None:
         """Release the lease of a holder."""
+
+    async def release_to(self, holder: str, successor: str) -> None:
+        """As ``release``; the address of the row becomes that of the successor."""
+        raise LogError(f"{self.name}: has one partition")
+
+    def partition(self, number: int) -> LeasedStore:
+        """A store for another partition of the log, with connections of its own; this one is for partition 0."""
+        raise LogError(f"{self.name}: has one partition")
 
     async def leave(self, process: str) -> None:
         """The process stands by no longer."""
@@ -192,6 +209,7 @@ class LeasedLog(SharedLog):
         restored: bool = False,
     ) -> None:
         self.store, self.address, self.credentials = store, address, ""
+        self.successor: str | None = None
         self._process = process or uuid.uuid4().hex
         self._lease_s, self._max_batch_bytes, self._compact_after = lease_s, max_batch_bytes, compact_after
         self._lost_records = "it was restored" if restored else ""
@@ -202,6 +220,29 @@ class LeasedLog(SharedLog):
         self._openings = 0
         self._warned: set[str] = set()  # what ``_warn`` has logged
         self._term: _Term | None = None
+
+    # ------------------------------------------------------------------------------------------ partitions
+
+    @property
+    def partitions(self) -> int:
+        return self.store.partitions
+
+    def expect_partitions(self, count: int) -> None:
+        self.store.expected_partitions = count
+
+    def partition(self, number: int) -> LeasedLog:
+        if number == 0:
+            return self
+        log = LeasedLog(
+            self.store.partition(number),
+            process=self._process,
+            lease_s=self._lease_s,
+            max_batch_bytes=self._max_batch_bytes,
+            compact_after=self._compact_after,
+            restored=bool(self._lost_records),
+        )
+        log._warned = self._warned  # each warning once
+        return log
 
     # ------------------------------------------------------------------------------------------ standing by
 
@@ -231,7 +272,7 @@ class LeasedLog(SharedLog):
         while True:
             wait_s = LOOK_S
             try:
-                wait_s = await self._look()
+                wait_s = await self._look() + self._yield_s()
                 if problem:
                     logger.info("%s: can be read again", self.store.name)
                     problem = ""
@@ -263,8 +304,15 @@ class LeasedLog(SharedLog):
             )
         self._known = max(self._known, (row.epoch, row.last))
         if not row.holder or row.holder.partition(":")[0] == self._process:
-            return 0.0
+            return self._seen_since_s - now_s
         return self._seen_since_s + row.lease_ms / 1000 - now_s
+
+    def _yield_s(self) -> float:
+        """How long to leave a partition that was released to the coordinator that it was handed to."""
+        row = self._seen
+        if row is None or row.holder or self.successor is None or row.address in ("", self.address):
+            return 0.0
+        return YIELD_S
 
     def _warn(self, row: OwnerRow, seen: OwnerRow | None) -> None:
         """Warn, once for each of them, of coordinators between which clients cannot follow."""
@@ -509,7 +557,13 @@ class _Term:
         await asyncio.gather(self._renewer, return_exceptions=True)
         self.end("is not open")
         with suppress(LogError):
-            await _answered(self._store.release(self.holder), self._store.name)
+            successor = self._log.successor
+            released = (
+                self._store.release(self.holder)
+                if successor is None
+                else self._store.release_to(self.holder, successor)
+            )
+            await _answered(released, self._store.name)
 
     # ------------------------------------------------------------------------------------------ writing
 

@@ -1,4 +1,4 @@
-"""Units, their names and their display; the epochs with a special meaning.
+"""Units, their names and their display; the epochs with a special meaning; the partition of a group.
 
 A *unit* is one indivisible piece of work: a connector, or one task of a connector. The group logic treats units as
 opaque keys and depends only on their order and equality.
@@ -6,6 +6,7 @@ opaque keys and depends only on their order and equality.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable
 from heapq import nsmallest
 from typing import Final, NamedTuple
@@ -52,6 +53,14 @@ class Unit(NamedTuple):
 
 Units = frozenset[Unit]
 NO_UNITS: Final[Units] = frozenset()
+
+
+def partition_of(group_id: str, partitions: int) -> int:
+    """The partition of a log that has the records of a group: CRC-32 of the group id in UTF-8, modulo their number.
+
+    Never change it: the records of a started log are where this function has put them.
+    """
+    return zlib.crc32(group_id.encode(errors="surrogatepass")) % partitions
 
 
 def counted(count: int, noun: str) -> str:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from ..config.coordinator import ProxyConfig
 from ..consumer.security import PLAINTEXT, BrokerSecurity, broker_security, check_security
-from ..coordinator.election import ElectedCoordinator
+from ..coordinator.partitions import PartitionedCoordinator
 from ..coordinator.runtime import Coordinator
 from ..coordinator.server import ConfiguredServer, GroupServer, authenticator_of
 from ..errors import ConfigError, NotCoordinator, TransportError, WireError
@@ -50,7 +50,7 @@ class _Server(ConfiguredServer):
 
     def __init__(
         self,
-        coordinator: Coordinator | ElectedCoordinator,
+        coordinator: Coordinator | PartitionedCoordinator,
         cluster: Cluster,
         config: ProxyConfig,
         topics: TopicSource,
@@ -167,7 +167,7 @@ class _Server(ConfiguredServer):
     @property
     def _serving(self) -> Coordinator | None:
         """The coordinator that serves the groups; null while another proxy does."""
-        return self._coordinator if isinstance(self._coordinator, Coordinator) else self._coordinator.serving
+        return self._coordinator if isinstance(self._coordinator, Coordinator) else self._coordinator.parts[0].serving
 
     def on_transaction_ended(self) -> None:
         serving = self._serving
@@ -249,7 +249,7 @@ class ProxyServer(GroupServer):
                 topics = BrokerTopics(config.broker, setting="broker", connect=cluster.bootstrap.streams)
             else:
                 topics = BrokerTopics(named)
-        super().__init__(config, lambda: topics, broker_offsets=cluster)
+        super().__init__(config, lambda: topics, broker_offsets=cluster, max_partitions=1)
         self._server: _Server = _Server(self.coordinator, cluster, config, topics)
 
     @property

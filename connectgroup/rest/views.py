@@ -186,10 +186,14 @@ def _state(connector: DescribedConnector, unit: DescribedUnit) -> str:
 def coordinators_description(found: DescribeCoordinatorsResponse, address: str) -> dict[str, Any]:
     """``GET /coordinators``: the coordinators of the log, the one that serves first, and the last fail-over.
 
+    Of a log with several partitions: an entry for each partition with its owner, then the coordinators that own none.
+
     Args:
         address: of the coordinator that has responded.
     """
     failover = {"at_ms": found.failover_ms, "took_ms": found.failover_took_ms, "cause": found.failover_cause}
+    if found.partitions > 1:
+        failover["partition"] = found.failover_partition
     return {
         "coordinators": [
             {
@@ -198,9 +202,11 @@ def coordinators_description(found: DescribeCoordinatorsResponse, address: str) 
                 "epoch": each.epoch if each.epoch >= 0 else None,
                 "since_ms": each.since_ms,
                 "lag_ms": each.lag_ms if each.lag_ms >= 0 else None,
+                "partition": each.partition if each.partition >= 0 else None,
             }
             for each in found.coordinators
         ],
+        "partitions": found.partitions,
         "last_failover": failover if found.failover_ms >= 0 else None,
     }
 

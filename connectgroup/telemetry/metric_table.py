@@ -429,7 +429,13 @@ _SHARED_LOG: Final = (
         "shared log",
         "connectgroup-shared-log-metrics",
         ("serving", "1", "1 while this process serves the groups of the log; 0 while it stands by."),
-        ("standbys", "{coordinator}", "Coordinators that stand by; absent while the log cannot be read."),
+        ("served-partitions", "{partition}", "Partitions of the log that this process serves: at most 1 by default."),
+        (
+            "unserved-partitions",
+            "{partition}",
+            "Partitions of the log that no coordinator owns; absent while the log cannot be read.",
+        ),
+        ("standbys", "{coordinator}", "Coordinators that own no partition; absent while the log cannot be read."),
         (
             "last-failover-timestamp",
             "ms",
@@ -452,6 +458,7 @@ _SHARED_LOG: Final = (
         "shared log coordinator",
         "connectgroup-shared-log-coordinator-metrics",
         ("serving", "1", "1 for the coordinator that serves the log; 0 for one that stands by. Read every 5 s."),
+        ("partitions", "{partition}", "Partitions of the log that it owns."),
         ("since-timestamp", "ms", "Since when it serves or stands by, in milliseconds since 1970."),
         (
             "lag-ms",

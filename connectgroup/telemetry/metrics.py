@@ -51,6 +51,10 @@ class MetricSource:
         """This source and those that it consists of."""
         return (self,)
 
+    def beside(self, earlier: MetricSource) -> MetricSource:
+        """What is exported of this source and an earlier one with the same labels: by default, this one."""
+        return self
+
 
 class Sample(NamedTuple):
     """One value of a metric."""
@@ -105,7 +109,7 @@ def export_to(provider: MeterProvider) -> None:
 def snapshot() -> Snapshot:
     """The values of all metrics now; a metric without values has an empty list. May be called from any thread.
 
-    Of two sources with the same labels the one that was registered later counts.
+    Of two sources with the same labels the one that was registered later counts (``MetricSource.beside``).
     """
     found: dict[Metric, list[Sample]] = {metric: [] for metric in METRICS}
     for part in _parts():
@@ -128,8 +132,11 @@ def _parts() -> Iterable[MetricSource]:
     """All parts of the registered sources; of two with the same labels the later one."""
     with _lock:
         sources = sorted(_sources.items(), key=lambda entry: entry[1])
-    parts = [part for source, _ in sources for part in source.parts()]
-    return {(part.scope, *part.labels.items()): part for part in parts}.values()
+    found: dict[tuple[object, ...], MetricSource] = {}
+    for part in (part for source, _ in sources for part in source.parts()):
+        key = part.scope, *part.labels.items()
+        found[key] = part.beside(found[key]) if key in found else part
+    return found.values()
 
 
 class _Collections:

@@ -7,6 +7,9 @@ outcome is unknown fails, as with any client; the next call begins at another ad
 
 Each coordinator describes those that share the log: one that cannot read the log is no reason to fail.
 
+The groups of a log may be spread over several partitions, each with an owner of its own. The client keeps the owner of
+each group that it has asked about, and asks all owners for a list of all groups.
+
 A client that lives longer than ``LEARN_S`` learns the addresses of the coordinators that stand by, too: one that was
 given a single address is not lost with the machine that has it.
 
@@ -18,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from ..backoff import Attempts, BackOff
@@ -30,10 +34,12 @@ from ..protocol.messages.cluster import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
 )
-from ..protocol.messages.rejected import error_of
-from ..protocol.units import printable
+from ..protocol.messages.describe import DescribeResponse
+from ..protocol.messages.rejected import error_of, rejected
+from ..protocol.units import partition_of, printable
 from .access import Access
 from .base import Client
+from .group_access import SEVERAL
 from .tcp_client import TcpClient
 
 PAUSES: Final = BackOff(first_s=0.2, max_s=0.4)
@@ -51,6 +57,9 @@ by then."""
 
 LEARN_AGAIN_S: Final = 120.0
 """When it asks again, once it has been answered."""
+
+MAX_GROUPS: Final = 1_000
+"""Groups of which a client keeps the owner; of others it looks them up again."""
 
 LEARN_TIMEOUT_S: Final = 30.0
 """How long it waits for the answer, which comes after those to earlier requests, such as a parked heartbeat."""
@@ -98,6 +107,8 @@ class FollowingClient(Client):
         self._learn_at_s: float | None = None
         self._learning: asyncio.Task[None] | None = None
         self._current = self._configured[0]
+        # By group: where its last request was processed. Changed by ``_keep``, ``_forget``.
+        self._owners: dict[str, Client] = {}
         self._closed = False
 
     @property
@@ -110,11 +121,61 @@ class FollowingClient(Client):
         return self._current.address
 
     async def call(self, request: Request, *, timeout_s: float) -> Response:
+        ends_s = asyncio.get_running_loop().time() + timeout_s
+        response = await self._call(request, timeout_s=timeout_s)
+        if isinstance(response, DescribeResponse) and response.partition_count > 1:
+            return await self._call_owners(request, response, ends_s)
+        return response
+
+    async def _call_owners(self, request: Request, first: DescribeResponse, ends_s: float) -> Response:
+        """All groups of a log with several partitions, from the owners of all of them."""
+        loop = asyncio.get_running_loop()
+        groups = {group.group_id: group for group in first.groups}
+        missing = {*range(first.partition_count)} - {*first.partitions}
+        attempts = Attempts(PAUSES, for_s=max(0.0, ends_s - loop.time()))
+        while missing:
+            for owner in await self._owners_of(missing, ends_s):
+                try:
+                    response = await owner.call(request, timeout_s=max(0.001, ends_s - loop.time()))
+                except NotAuthenticated:
+                    raise
+                except TransportError:
+                    continue
+                if isinstance(response, DescribeResponse) and not error_of(request, response)[0]:
+                    new = missing & {*response.partitions}
+                    count = first.partition_count
+                    groups |= {
+                        group.group_id: group for group in response.groups if partition_of(group.group_id, count) in new
+                    }
+                    missing -= new
+            if missing and not await attempts.pause():
+                which = ", ".join(map(str, sorted(missing)))
+                why = f"no coordinator lists the groups of partition {which} of the log"
+                return rejected(request, CoordinatorNotAvailable.code, why)
+        listed = tuple(groups[group_id] for group_id in sorted(groups))
+        return replace(first, groups=listed, partitions=tuple(range(first.partition_count)))
+
+    async def _owners_of(self, partitions: set[int], ends_s: float) -> list[Client]:
+        """Clients of the coordinators that own partitions, as far as is known now."""
+        timeout_s = max(0.001, ends_s - asyncio.get_running_loop().time())
+        try:
+            found = await self._call(DescribeCoordinatorsRequest(include_standbys=False), timeout_s=timeout_s)
+        except NotAuthenticated:
+            raise
+        except TransportError:
+            return []
+        if not isinstance(found, DescribeCoordinatorsResponse):
+            return []
+        named = dict.fromkeys(each.address for each in found.coordinators if each.partition in partitions)
+        return [self._client_at(*parse_address("advertised", address)) for address in named]
+
+    async def _call(self, request: Request, *, timeout_s: float) -> Response:
         loop = asyncio.get_running_loop()
         ends_s, attempts = loop.time() + timeout_s, Attempts(PAUSES, for_s=timeout_s)
+        group_id = _group_of(request)
         tried: set[Client] = set()
         while True:
-            client = self._current
+            client = self._owners.get(group_id, self._current)
             response, problem = None, None
             try:
                 response = await client.call(request, timeout_s=max(0.001, ends_s - loop.time()))
@@ -123,6 +184,7 @@ class FollowingClient(Client):
             except NotSent as error:
                 problem = error
             except TransportError:
+                self._forget(client)
                 if client is self._current:
                     self._current = self._after(client)
                 raise
@@ -131,7 +193,9 @@ class FollowingClient(Client):
                     self._learning = loop.create_task(self._learn(), name=f"coordinators besides {client.address}")
                 return response
             tried.add(client)
-            following = await self._follow(client, response is not None, ends_s - loop.time())
+            if response is None:
+                self._forget(client)
+            following = await self._follow(client, group_id, response is not None, ends_s - loop.time())
             if following in tried:
                 tried.clear()
                 is_over = self._closed or (response is None and not self._has_choice)
@@ -140,6 +204,7 @@ class FollowingClient(Client):
                         return response
                     assert problem is not None
                     raise problem
+            self._keep(group_id, following)
             if client is self._current:
                 self._current = following
 
@@ -151,12 +216,23 @@ class FollowingClient(Client):
         for client in *self._configured, *self._named.values():
             await client.close()
 
-    async def _follow(self, client: Client, responded: bool, timeout_s: float) -> Client:
+    def _keep(self, group_id: str, client: Client) -> None:
+        if group_id:
+            self._owners.pop(group_id, None)
+            if len(self._owners) >= MAX_GROUPS:
+                del self._owners[next(iter(self._owners))]
+            self._owners[group_id] = client
+
+    def _forget(self, client: Client) -> None:
+        """A coordinator has not responded: its groups may have another one."""
+        self._owners = {group_id: each for group_id, each in self._owners.items() if each is not client}
+
+    async def _follow(self, client: Client, group_id: str, responded: bool, timeout_s: float) -> Client:
         """The client for the next attempt."""
         if responded and timeout_s > 0:
             try:
                 found = await client.call(
-                    FindCoordinatorRequest(coordinator_keys=("",)),
+                    FindCoordinatorRequest(coordinator_keys=(group_id,)),
                     timeout_s=min(LOOK_UP_TIMEOUT_S, timeout_s),
                 )
             except TransportError:
@@ -221,6 +297,15 @@ class FollowingClient(Client):
         if not self._has_choice:
             return TcpClient(host, port, self._client_id, access=self._access)
         return TcpClient(host, port, self._client_id, access=self._access, connect_timeout_s=CONNECT_TIMEOUT_S)
+
+
+def _group_of(request: Request) -> str:
+    """The group that a request is about, the first one of several; empty: none."""
+    if group_id := getattr(request, "group_id", ""):
+        return str(group_id)
+    several = SEVERAL.get(type(request))
+    first = next(iter(getattr(request, several.asked)), "") if several is not None else ""
+    return str(getattr(first, "group_id", first))
 
 
 def _is_for_another(request: Request, response: Response) -> bool:

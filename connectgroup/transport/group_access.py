@@ -319,12 +319,12 @@ class AuthorizedHandler:
         if getattr(request, "group_id", ""):
             denial = self._denies(request, needed(request))
             return rejected(request, CODE, denial) if denial else await allowed(request)
-        several = _SEVERAL.get(type(request))
+        several = SEVERAL.get(type(request))
         asked: tuple[Any, ...] = getattr(request, several.asked) if several is not None else ()
         if several is None or not asked:
             # Requests about all groups, and those that name none.
             response = await allowed(request)
-            return self._listed(request, response) if isinstance(request, _OF_ALL) else response
+            return self._listed(request, response) if isinstance(request, OF_ALL) else response
 
         def about(*groups: Any) -> Any:
             return replace(cast(Any, request), **{several.asked: groups})
@@ -410,7 +410,7 @@ class _Sender:
         return await self._client.call(request, timeout_s=self._timeout_s)
 
 
-class _Several(NamedTuple):
+class Several(NamedTuple):
     """How a request about several groups names them.
 
     Attributes:
@@ -422,15 +422,16 @@ class _Several(NamedTuple):
     answered: str
 
 
-_OF_ALL: Final = (DescribeRequest, ListGroupsRequest)
+OF_ALL: Final = (DescribeRequest, ListGroupsRequest)
 """These list all groups if they name none: of those only the principal's own."""
 
-_SEVERAL: Final[Mapping[type, _Several]] = {
-    DescribeRequest: _Several("group_ids", "groups"),
-    ConsumerDescribeRequest: _Several("group_ids", "groups"),
-    DescribeGroupsRequest: _Several("groups", "groups"),
-    DeleteRequest: _Several("group_ids", "results"),
-    DeleteGroupsRequest: _Several("groups_names", "results"),
-    OffsetFetchRequest: _Several("groups", "groups"),
-    FindCoordinatorRequest: _Several("coordinator_keys", "coordinators"),
+SEVERAL: Final[Mapping[type, Several]] = {
+    DescribeRequest: Several("group_ids", "groups"),
+    ConsumerDescribeRequest: Several("group_ids", "groups"),
+    DescribeGroupsRequest: Several("groups", "groups"),
+    DeleteRequest: Several("group_ids", "results"),
+    DeleteGroupsRequest: Several("groups_names", "results"),
+    OffsetFetchRequest: Several("groups", "groups"),
+    FindCoordinatorRequest: Several("coordinator_keys", "coordinators"),
 }
+"""The requests about several groups."""

@@ -51,7 +51,29 @@ from .tcp_connection import Connection, LargeRequests, Server
 GROUP_KEY: Final = 0
 """FindCoordinator's key type for groups, the only supported key type."""
 
+FindCoordinator = Callable[[str], tuple[str, int, int] | None]
+"""Returns host, port and node id of the coordinator of a group; ``None``: none is known."""
+
 logger = logging.getLogger(__name__)
+
+
+def found_coordinators(request: FindCoordinatorRequest, find: FindCoordinator) -> Response:
+    """The response to FindCoordinator, for its key or for each of its keys."""
+    nobody = "no coordinator owns the log at present"
+    keys = request.coordinator_keys or (request.key,)
+    found = {key: find(key) for key in keys}
+    if not any(found.values()):
+        return refusal(FIND_COORDINATOR, CoordinatorNotAvailable.code, nobody)
+    first = next(each for each in found.values() if each is not None)
+    named = []
+    for key in request.coordinator_keys:
+        host, port, node_id = found[key] or ("", -1, -1)
+        code, message = (0, None) if found[key] is not None else (CoordinatorNotAvailable.code, nobody)
+        named.append(
+            FoundCoordinator(key=key, node_id=node_id, host=host, port=port, error_code=code, error_message=message)
+        )
+    host, port, node_id = first
+    return FindCoordinatorResponse(node_id=node_id, host=host, port=port, coordinators=tuple(named))
 
 
 class TcpServer:
@@ -74,7 +96,7 @@ class TcpServer:
             and with the principal of the connection.
 
     Attributes:
-        find_coordinator: host, port and node id of the coordinator that serves the groups, in FindCoordinator
+        find_coordinator: host, port and node id of the coordinator that serves a group, in FindCoordinator
             responses; ``None``: no coordinator is known. By default those that this server advertises.
     """
 
@@ -104,7 +126,7 @@ class TcpServer:
         self._advertised = (advertised_host, advertised_port, node_id)
         self._certificate = security.certificate
         self._tls, self._loopback_only = security.tls, loopback_only and not security.is_reachable
-        self.find_coordinator: Callable[[], tuple[str, int, int] | None] = self._itself
+        self.find_coordinator: FindCoordinator = self._itself
         self.on_connection_lost = on_connection_lost
         self._listener: Acceptor | None = None
         self._connections: set[Connection] = set()
@@ -212,7 +234,7 @@ class TcpServer:
         if self._audit is not None and not is_change(request):  # the line of a change says it
             record_request(self._audit, request, principal, connection.client_host, result_of(CODE), message=denial)
 
-    def _itself(self) -> tuple[str, int, int]:
+    def _itself(self, group_id: str) -> tuple[str, int, int]:
         host, port, node_id = self._advertised
         return self.host if host is None else host, self.port if port is None else port, node_id
 
@@ -224,10 +246,7 @@ class TcpServer:
             return refusal(
                 FIND_COORDINATOR, InvalidRequest.code, f"key_type: got {request.key_type}; allowed: {GROUP_KEY} (group)"
             )
-        found = self.find_coordinator()
-        if found is None:
-            return refusal(FIND_COORDINATOR, CoordinatorNotAvailable.code, "no coordinator owns the log at present")
-        return FindCoordinatorResponse.naming(request, *found)
+        return found_coordinators(request, self.find_coordinator)
 
     def denied(self, request: Request, connection: Connection) -> Response | None:
         """The response to a request about one group that is denied; ``None``: it is allowed."""

@@ -150,6 +150,21 @@ async def test_of_coordinators_that_share_a_log_the_one_that_serves_is_found_aga
             await client.close()
 
 
+async def test_single_coordinator_that_was_named_names_the_one_of_the_group() -> None:
+    """The groups of a log may be spread over several coordinators."""
+    async with brokers(3) as (broker, named, owner):
+        named.coordinators = [(owner.port, 0)]
+        named.heartbeats = [int(Code.NOT_COORDINATOR)]
+        coordinator = CoordinatorAddress("127.0.0.1", named.port)
+        client = GroupClient(f"127.0.0.1:{broker.port}", "g", "c", coordinator=coordinator)
+        try:
+            for beats in 1, 2:
+                await client.send_to_coordinator(HEARTBEAT)
+                assert (broker.beats, named.beats, owner.beats) == (0, 1, beats)
+        finally:
+            await client.close()
+
+
 async def test_loading_coordinator_is_retried() -> None:
     async with brokers(2) as (one, other), client_of(one) as client:
         one.coordinators = [(one.port, 0), (other.port, 0)]

@@ -28,10 +28,13 @@ class CommandGroup:
         options: more options of ``connectgroup coordinator``.
         tasks: number of tasks of ``naps``.
         prefix: a command that starts the coordinator's, with other limits for example.
+        name: of the group.
     """
 
-    def __init__(self, root: Path, *options: str | int, tasks: int = 5, prefix: Sequence[str] = ()) -> None:
-        self.root = root
+    def __init__(
+        self, root: Path, *options: str | int, tasks: int = 5, prefix: Sequence[str] = (), name: str = GROUP
+    ) -> None:
+        self.root, self.name = root, name
         self.log = TaskLog(root / "tasks.log")
         self.tasks = tasks
         self.address = ""
@@ -62,11 +65,13 @@ class CommandGroup:
         """Start a worker; without a name, it generates one; without an address, it uses that of the coordinator."""
         named = ("--name", name) if name else ()
         scratch = ("--scratch", self.root / "scratch")
-        return Program("worker", "--group", GROUP, *named, *scratch, "--coordinator", address or self.address, *options)
+        return Program(
+            "worker", "--group", self.name, *named, *scratch, "--coordinator", address or self.address, *options
+        )
 
     def run(self, what: str, action: str, *arguments: str | Path | int) -> Finished:
         """Run ``connectgroup WHAT ACTION``, for this group, in this process."""
-        group = (GROUP,) if what == "groups" else ("--group", GROUP)
+        group = (self.name,) if what == "groups" else ("--group", self.name)
         return call_command(what, action, *group, "--coordinator", self.address, *self.access, *arguments)
 
     def put(self, name: str, tasks: int, **config: str) -> None:

@@ -56,10 +56,13 @@ class Coordinators:
     Args:
         logs: the URL of the log, as each of them reaches it.
         session_timeout_ms: of their groups.
+        options: more options of ``connectgroup coordinator``.
     """
 
-    def __init__(self, logs: Sequence[str], stack: ExitStack, *, session_timeout_ms: int) -> None:
-        self._stack, self._session_timeout_ms = stack, session_timeout_ms
+    def __init__(
+        self, logs: Sequence[str], stack: ExitStack, *, session_timeout_ms: int, options: Sequence[str | int] = ()
+    ) -> None:
+        self._stack, self._session_timeout_ms, self._options = stack, session_timeout_ms, options
         self.running: dict[str, Program] = {}
         self._logs = {f"127.0.0.1:{port}": log for port, log in zip(free_ports(len(logs)), logs, strict=True)}
         for address in self._logs:
@@ -68,7 +71,7 @@ class Coordinators:
     def start(self, address: str) -> None:
         port = address.rpartition(":")[2]
         options = "--session-timeout-ms", self._session_timeout_ms, "--heartbeat-interval-ms", 1_000
-        words = "coordinator", "--log", self._logs[address], "--port", port, *options
+        words = "coordinator", "--log", self._logs[address], "--port", port, *options, *self._options
         self.running[address] = program = self._stack.enter_context(Program(*words, command=COMMAND))
         program.line_with("coordinator at ")
 
@@ -88,6 +91,12 @@ class Coordinators:
     def owner(self) -> str:
         """The address of the one that serves."""
         return wait("one that serves", lambda: next((at for at, role in self.roles().items() if role == "serves"), ""))
+
+    def owners(self) -> list[str]:
+        """The addresses of the owners of all partitions of the log; empty: of one that has none."""
+        found = self.described()
+        owners = {each["partition"]: each["address"] for each in found["coordinators"] if each["role"] == "serves"}
+        return [owners.get(number, "") for number in range(found.get("partitions", 0))]
 
     def wait_for_all(self) -> None:
         """Wait until one serves and all others stand by."""

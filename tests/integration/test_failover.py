@@ -9,6 +9,7 @@ from __future__ import annotations
 import signal
 import sys
 import uuid
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -17,12 +18,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from connectgroup.protocol.units import partition_of
 from tests.spark.postgres_server import RestartableServer, Unavailable, programs
 from tests.volume import ci_only
 
 from .commands import CommandGroup
 from .failovers import Coordinators, Failovers, Group
-from .processes import Program, marked, wait
+from .processes import START_PATIENCE_S, Program, call_command, marked, wait
 from .test_coordinator_restart import LOST, SESSION_TIMEOUT_MS
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ pytest.importorskip("psycopg")
 pytestmark = pytest.mark.processes
 
 TASKS = 6
+PARTITIONS = 8
 EXAMPLE = Path(__file__).parents[2] / "examples" / "ha.py"
 
 
@@ -99,6 +102,80 @@ def run_through_every_kind_of_failover(tmp_path: Path, log: str) -> None:
             worker.signal(signal.SIGTERM)
         for worker in a, b:
             assert worker.ended() == 0, output()
+
+
+def test_coordinators_serve_the_partitions_of_a_log_together_and_for_each_other(tmp_path: Path, database: str) -> None:
+    """A coordinator is killed, comes back, and another one stops: all groups are served, and no task is started
+    again."""
+    run_with_partitions(tmp_path, database)
+
+
+@ci_only("30 s of processor time; in a user's run, tests/log/test_kafka.py, and the same test on PostgreSQL")
+def test_coordinators_serve_the_partitions_of_a_topic_together(tmp_path: Path, broker: Broker) -> None:
+    run_with_partitions(tmp_path, f"kafka://{broker.bootstrap}/log-{uuid.uuid4().hex}")
+
+
+def run_with_partitions(tmp_path: Path, log: str) -> None:
+    with ExitStack() as stack:
+        options = "--partitions", PARTITIONS
+        coordinators = Coordinators([log] * 2, stack, session_timeout_ms=SESSION_TIMEOUT_MS, options=options)
+
+        def are_balanced() -> bool:
+            counts = Counter(coordinators.owners())
+            return [counts[address] for address in coordinators.running] == [PARTITIONS // 2] * 2
+
+        wait("both own as many partitions", are_balanced, coordinators.output, START_PATIENCE_S)
+        owners = coordinators.owners()
+        names = [f"sleepers-{number}" for number in range(100)]
+        groups, workers = [], []
+        for address in coordinators.running:  # a group of each
+            name = next(each for each in names if owners[partition_of(each, PARTITIONS)] == address)
+            root = tmp_path / name
+            root.mkdir()
+            group = Group(root, tasks=TASKS, name=name)
+            group.address = coordinators.addresses
+            workers.append(stack.enter_context(group.worker("a")))  # creates the group
+            wait("the group", partial(exists, group), coordinators.output)
+            group.put("naps", TASKS)
+            groups.append(group)
+
+        def output() -> str:
+            shown = [group.described() for group in groups] + [worker.output() for worker in workers]
+            return "\n".join([*shown, coordinators.output()])
+
+        for group in groups:
+            wait("all tasks", partial(group.is_stable, "a"), output)
+        starts = [group.starts() for group in groups]
+        first, second = coordinators.running
+        for number, (address, kind) in enumerate(((first, signal.SIGKILL), (second, signal.SIGTERM))):
+            program, other = coordinators.running[address], second if address == first else first
+            program.signal(kind)
+            assert program.ended() == (-signal.SIGKILL if kind is signal.SIGKILL else 0), output()
+            wait("one that owns all", partial(owns_all, coordinators, other), output)
+            for group in groups:
+                group.put(f"more-{number}", 1)
+                wait("the new task", partial(group.is_stable, "a", units=TASKS + 3 + 2 * number), output)
+            listed = call_command("groups", "list", "--coordinator", coordinators.addresses)
+            assert all(group.name in listed.out for group in groups), listed
+            coordinators.start(address)
+            wait("both own as many partitions again", are_balanced, output, START_PATIENCE_S)
+
+        for group, before, worker in zip(groups, starts, workers, strict=True):
+            wait("all tasks", partial(group.is_stable, "a", units=TASKS + 5), output)
+            assert [unit for _, unit in group.starts()[len(before) :] if unit.startswith("naps")] == [], output()
+            assert group.stops() == [], "not one task stopped"
+            assert not [line for line in worker.lines if LOST.search(line)], output()
+            worker.signal(signal.SIGTERM)
+        for worker in workers:
+            assert worker.ended() == 0, output()
+
+
+def exists(group: CommandGroup) -> bool:
+    return group.run("groups", "describe").code == 0
+
+
+def owns_all(coordinators: Coordinators, address: str) -> bool:
+    return set(coordinators.owners()) == {address}
 
 
 def is_explained(group: CommandGroup, lines: list[str]) -> bool:

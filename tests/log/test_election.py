@@ -23,6 +23,7 @@ from connectgroup.config.rest import RestConfig
 from connectgroup.coordinator import metrics
 from connectgroup.coordinator.compute import server_assignors
 from connectgroup.coordinator.election import ElectedCoordinator
+from connectgroup.coordinator.partitions import PartitionedCoordinator
 from connectgroup.coordinator.runtime import Coordinator
 from connectgroup.coordinator.server import CoordinatorServer
 from connectgroup.errors import CoordinatorLoadInProgress, CoordinatorNotAvailable, LogError, NotCoordinator
@@ -199,7 +200,7 @@ async def test_metrics_rest_and_command_show_who_serves_who_stands_by_and_the_la
     await exported(
         serving=[(0.0,)], standbys=[(1.0,)], coordinator_serving=[(first.address, 1.0), (second.address, 0.0)]
     )
-    assert isinstance(second.coordinator, ElectedCoordinator)
+    assert isinstance(second.coordinator, PartitionedCoordinator)
     async with Admin.local(second.coordinator) as admin:
         config = RestConfig(port=0, group=GROUP)
         rest = RestServer(admin, config)

@@ -41,6 +41,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
+    NewPartitions,
     NewTopic,
     ResourceType,
 )
@@ -67,6 +68,16 @@ class TestKafkaLog(LogContract):
     @pytest.mark.parametrize("seed", range(volume(2, 4, 20)))
     async def test_no_order_of_appends_compactions_and_restarts_changes_the_state(self, place: Path, seed: int) -> None:
         await super().test_no_order_of_appends_compactions_and_restarts_changes_the_state(place, seed)
+
+
+@ci_only("the contract a second time, 20 s; in a user's run, TestKafkaLog has it in a topic of one partition")
+class TestPartitionOfKafkaLog(TestKafkaLog):
+    """The second of two partitions."""
+
+    def make_log(self, place: Path, *, max_batch_bytes: int = MAX_BATCH_BYTES) -> Log:
+        store = KafkaStore(self.servers, self.topic, partition=1)
+        store.expected_partitions = 2
+        return LeasedLog(store, max_batch_bytes=max_batch_bytes, lease_s=LEASE_S)
 
 
 class Faulty(KafkaStore):
@@ -100,6 +111,13 @@ def new_topic() -> str:
 def log_at(broker: Broker, topic: str, *, lease_s: float = LEASE_S) -> tuple[LeasedLog, Faulty]:
     store = Faulty(broker.bootstrap, topic)
     return LeasedLog(store, address=f"{uuid.uuid4().hex}:1", lease_s=lease_s), store
+
+
+def partition_at(broker: Broker, topic: str) -> tuple[LeasedLog, Faulty]:
+    """The second partition of a log of two."""
+    store = Faulty(broker.bootstrap, topic, partition=1)
+    store.expected_partitions = 2
+    return LeasedLog(store, address=f"{uuid.uuid4().hex}:1", lease_s=LEASE_S), store
 
 
 def admin(broker: Broker) -> AdminClient:
@@ -323,6 +341,13 @@ class TestLeaseInKafka(LeaseContract):
         return log_at(self.broker, self.topic)
 
 
+class TestLeaseOfPartitionInKafka(TestLeaseInKafka):
+    """The second of two partitions."""
+
+    def coordinator(self) -> tuple[LeasedLog, Faulty]:
+        return partition_at(self.broker, self.topic)
+
+
 async def test_fence_decides_who_may_write_and_not_the_lease(broker: Broker) -> None:
     """D4, F12: the first owner takes its lease for valid; Kafka rejects its next batch."""
     topic = new_topic()
@@ -518,7 +543,6 @@ async def test_batches_of_a_killed_process_are_whole_and_all_that_it_acknowledge
             "has cleanup.policy=delete, which deletes groups that are in use; allowed: compact",
         ),
         ({"cleanup_policy": "delete,compact"}, "has cleanup.policy=compact,delete, which deletes groups"),
-        ({"partitions": 2}, "has 2 partitions; allowed: 1"),
     ],
 )
 async def test_topic_that_may_lose_records_is_refused(broker: Broker, settings: dict[str, Any], problem: str) -> None:
@@ -528,6 +552,40 @@ async def test_topic_that_may_lose_records_is_refused(broker: Broker, settings: 
     with pytest.raises(LogError, match=f"{topic}: the topic {problem}"):
         await log.connect()
     await log.close()
+
+
+def wait_for_partitions(broker: Broker, topic: str, count: int) -> None:
+    asked = admin(broker)
+    while len(asked.list_topics(topic, timeout=10).topics[topic].partitions) < count:
+        time.sleep(0.05)
+
+
+async def test_topic_keeps_the_number_of_partitions_of_its_first_start(broker: Broker) -> None:
+    """With more of them, groups would be in other partitions than before."""
+    topic = new_topic()
+    first, same, fewer = (log_at(broker, topic)[0] for _ in range(3))
+    first.expect_partitions(3)
+    async with opened(first):
+        assert first.partitions == 3
+        await first.append([member("a")])
+        async with opened(first.partition(2)) as other:
+            await other.append([member("b")])
+            assert await contents(other) == [member("b")]
+        assert await contents(first) == [member("a")]
+    await same.connect()
+    assert same.partitions == 3
+    fewer.expect_partitions(1)
+    with pytest.raises(LogError, match=r"the topic has 3 partitions, not 1: .*; allowed: --partitions 3, or none"):
+        await fewer.connect()
+
+    asked = admin(broker)
+    asked.create_partitions([NewPartitions(topic, 4)])[topic].result(30)
+    await asyncio.to_thread(wait_for_partitions, broker, topic, 4)
+    later, _ = log_at(broker, topic)
+    with pytest.raises(LogError, match="the topic has 4 partitions, the log was started with 3: partitions were added"):
+        await later.connect()
+    for log in same, fewer, later:
+        await log.close()
 
 
 async def test_one_broker_is_warned_about(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:

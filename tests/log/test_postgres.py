@@ -138,6 +138,16 @@ class TestPooledPostgresLog(TestPostgresLog):
         return LeasedLog(Pooled(self.url, self.schema), max_batch_bytes=max_batch_bytes)
 
 
+@ci_only("the contract a second time, 10 s; in a user's run, TestPostgresLog has it with one partition")
+class TestPartitionOfPostgresLog(TestPostgresLog):
+    """The second of two partitions."""
+
+    def make_log(self, place: Path, *, max_batch_bytes: int = MAX_BATCH_BYTES) -> Log:
+        store = PostgresStore(self.url, schema=self.schema, partition=1)
+        store.expected_partitions = 2
+        return LeasedLog(store, max_batch_bytes=max_batch_bytes)
+
+
 @asynccontextmanager
 async def session(url: str) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
     """Another session of the database, which commits each statement."""
@@ -177,6 +187,15 @@ class TestLeaseInPostgres(LeaseContract):
 
     def coordinator(self) -> tuple[LeasedLog, Faulty]:
         return log_at(self.url)
+
+
+class TestLeaseOfPartitionInPostgres(TestLeaseInPostgres):
+    """The second of two partitions."""
+
+    def coordinator(self) -> tuple[LeasedLog, Faulty]:
+        store = Faulty(self.url, partition=1)
+        store.expected_partitions = 2
+        return LeasedLog(store, address=f"{uuid.uuid4().hex}:1"), store
 
 
 async def test_batch_of_a_former_owner_is_not_written_however_late_it_arrives(database: str) -> None:

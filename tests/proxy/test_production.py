@@ -25,6 +25,8 @@ from connectgroup.errors import (
     NotCoordinator,
     TransportError,
 )
+from connectgroup.log.base import SharedLog
+from connectgroup.log.registry import log_from_url
 from connectgroup.protocol.messages.cluster import (
     ApiVersionsRequest,
     FindCoordinatorRequest,
@@ -615,6 +617,20 @@ async def test_proxies_on_one_log_name_the_one_that_serves_and_forward_both(data
         await owner.close()
         served, _ = await owner_among(standby)
         assert served is standby
+
+
+async def test_proxy_refuses_a_log_of_several_partitions(database: str) -> None:
+    """It is all brokers to Kafka's clients, which would take a list of its own groups for all of them."""
+    url = database.replace("postgres:", "postgresql:", 1)
+    log = log_from_url(url)
+    assert isinstance(log, SharedLog)
+    log.expect_partitions(2)
+    await log.connect()
+    await log.close()
+    async with cluster(4) as brokers:
+        with pytest.raises(ConfigError, match="log: got 'a log of 2 partitions'; allowed: a log of one partition"):
+            async with proxying(brokers[4], log=url):
+                pass
 
 
 @ci_only("40 s, a broker and PostgreSQL; the test above has the addresses, tests/integration/test_failover fail-overs")

@@ -44,7 +44,10 @@ class _Stored:
     __slots__ = ()
 
     def encode(self) -> bytes:
-        return json.dumps(asdict(self)).encode()  # type: ignore[call-overload]
+        return json.dumps(self.members()).encode()
+
+    def members(self) -> dict[str, Any]:
+        return asdict(self)  # type: ignore[call-overload,no-any-return]
 
     @classmethod
     def decode(cls, value: bytes) -> Self:
@@ -72,6 +75,7 @@ class OwnerState(_Stored):
         failover_from_ms: the last sign of life of its predecessor; -1: it had none.
         failover_ms: since when it serves the log of its predecessor; -1: it had none, or does not serve yet.
         failover_cause: see ``base.Ownership``.
+        partitions: how many partitions the log was started with; stored if there are several.
     """
 
     epoch: int = 0
@@ -87,6 +91,13 @@ class OwnerState(_Stored):
     failover_from_ms: int = -1
     failover_ms: int = -1
     failover_cause: str = ""
+    partitions: int = 1
+
+    def members(self) -> dict[str, Any]:
+        members = asdict(self)
+        if self.partitions == 1:
+            del members["partitions"]
+        return members
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

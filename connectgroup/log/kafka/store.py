@@ -59,7 +59,7 @@ T = TypeVar("T")
 
 
 class KafkaStore(LeasedStore):
-    """A log in a topic of one partition.
+    """A log in one partition of a topic.
 
     Attributes:
         name: cluster and topic, for messages.
@@ -67,7 +67,13 @@ class KafkaStore(LeasedStore):
     """
 
     def __init__(
-        self, servers: str, topic: str, *, client: Mapping[str, str] | None = None, replication: int | None = None
+        self,
+        servers: str,
+        topic: str,
+        *,
+        client: Mapping[str, str] | None = None,
+        replication: int | None = None,
+        partition: int = 0,
     ) -> None:
         """Create the client; nothing is sent.
 
@@ -85,11 +91,12 @@ class KafkaStore(LeasedStore):
         for name in sorted(client.keys() & _FIXED):
             raise ConfigError("log", name, "settings of connections, TLS and logins; the log sets this one itself")
         try:
-            self._topic = Topic(servers, topic, client, replication=replication)
+            self._topic = Topic(servers, topic, client, replication=replication, partition=partition)
         except ImportError as error:
             allowed = "after pip install 'connectgroup[kafka]'"
             raise ConfigError("log", "kafka://, whose client is not installed", allowed) from error
         self.name = self._topic.name
+        self._servers, self._client, self._replication = servers, client, replication
         self._thread: ThreadPoolExecutor | None = None
         # Only the thread uses the following.
         self._tail: Tail | None = None
@@ -103,8 +110,17 @@ class KafkaStore(LeasedStore):
     def max_record_bytes(self) -> int | None:
         return self._topic.max_record_bytes
 
+    def partition(self, number: int) -> KafkaStore:
+        topic = self._topic.topic
+        store = KafkaStore(self._servers, topic, client=self._client, replication=self._replication, partition=number)
+        store.expected_partitions = self.partitions
+        store._topic.server = self._topic.server
+        return store
+
     async def connect(self) -> None:
+        self._topic.expected_partitions = self._topic.expected_partitions or self.expected_partitions
         await self._run(KafkaStore._connect)
+        self.partitions = self._topic.partitions
 
     async def look(self, process: str, address: str) -> OwnerRow:
         return await self._run(KafkaStore._look, process, address)
@@ -125,7 +141,10 @@ class KafkaStore(LeasedStore):
         return await self._run(KafkaStore._mark_serving, holder)
 
     async def release(self, holder: str) -> None:
-        await self._run(KafkaStore._release, holder)
+        await self._run(KafkaStore._release, holder, None)
+
+    async def release_to(self, holder: str, successor: str) -> None:
+        await self._run(KafkaStore._release, holder, successor)
 
     async def leave(self, process: str) -> None:
         await self._run(KafkaStore._leave)
@@ -170,6 +189,15 @@ class KafkaStore(LeasedStore):
             if self._topic.is_away(error):
                 raise LogAway(str(error)) from error
             raise
+        topic = self._topic
+        if topic.partition.partition == 0 and self._tail is None and topic.partitions > 1:
+            # Groups would be in other partitions than before.
+            started = self._caught_up(topic.end()).owner
+            if started.epoch and started.partitions != topic.partitions:
+                raise LogError(
+                    f"{self.name}: the topic has {topic.partitions} partitions, the log was started with "
+                    f"{started.partitions}: partitions were added to the topic; allowed: the topic as it was"
+                )
 
     def _look(self, process: str, address: str) -> OwnerRow:
         if self._owner is not None:  # its lease was lost
@@ -227,7 +255,7 @@ class KafkaStore(LeasedStore):
                     self._topic.client(acks="all", message_timeout_ms=int(CALL_S * 1000)), logger=client_logger
                 )
             key, value, _ = encode_standby(address, standby)
-            self._announcer.produce(self._topic.topic, value, key, partition=0)
+            self._announcer.produce(self._topic.topic, value, key, partition=self._topic.partition.partition)
             self._announcer.poll(0)
         except (KafkaException, BufferError):
             return
@@ -290,6 +318,7 @@ class KafkaStore(LeasedStore):
             renewed_ms=now_ms,
             failover_from_ms=before.renewed_ms if before.epoch else -1,
             failover_cause=cause if before.epoch else "",
+            partitions=self._topic.partitions,
         )
         owned = self._owned(state, tail)
         if owned is not None and self._standby.process:
@@ -379,9 +408,10 @@ class KafkaStore(LeasedStore):
         failover_ms = _ms(time.time()) if state.failover_from_ms >= 0 else -1
         return owner.write(replace(state, server=self._topic.server, failover_ms=failover_ms))
 
-    def _release(self, holder: str) -> None:
+    def _release(self, holder: str, successor: str | None) -> None:
         if self._owner is not None and self._owner.state.holder == holder and self._owner.producer is not None:
-            self._owner.write(replace(self._owner.state, holder="", renewed_ms=_ms(time.time())))
+            state = replace(self._owner.state, holder="", renewed_ms=_ms(time.time()))
+            self._owner.write(state if successor is None else replace(state, address=successor))
         self._drop_owner()
 
     def _owned_by(self, holder: str) -> _Owner:
@@ -517,7 +547,8 @@ class _Owner:
 
         for number, (key, value, headers) in enumerate(records, 1):
             report = {"on_delivery": on_delivery} if number == len(records) else {}
-            self.producer.produce(self._topic.topic, value, key, partition=0, headers=headers, **report)
+            partition = self._topic.partition.partition
+            self.producer.produce(self._topic.topic, value, key, partition=partition, headers=headers, **report)
 
     def _abort(self) -> list[Exception]:
         """Abort the transaction; the error, if there is one."""
@@ -549,7 +580,7 @@ def _abort_hanging(topic: Topic, producer: Any) -> None:
     with topic.errors():
         producer.begin_transaction()
         key, value, _ = encode_owner(OwnerState())
-        producer.produce(topic.topic, value, key, partition=0)
+        producer.produce(topic.topic, value, key, partition=topic.partition.partition)
         producer.flush(CALL_S)
         producer.abort_transaction(CALL_S)
 

@@ -54,7 +54,7 @@ SETTINGS: Final[Mapping[str, str]] = {
 
 _RIGHTS: Final = (
     "allowed: a user with Read, Write, Describe and DescribeConfigs on the topic (Create for a new one), and Write and "
-    "Describe on the transactional id connectgroup-log-TOPIC"
+    "Describe on the transactional id connectgroup-log-TOPIC (and all that begin with it, for several partitions)"
 )
 
 logger = logging.getLogger(__name__)
@@ -73,15 +73,25 @@ def _away() -> set[int]:
 
 
 class Topic:
-    """The topic and an admin client.
+    """One partition of the topic, and an admin client.
 
     Attributes:
+        partitions: the number of partitions of the topic; ``check`` sets it.
+        expected_partitions: how many it must have, and is created with; ``None``: as many as it has, or 1.
         name: cluster and topic, for messages.
         server: the identity of cluster and topic; ``check`` sets it. A topic that is created anew has another one.
         max_record_bytes: maximum size of key and value of one record; ``check`` sets it.
     """
 
-    def __init__(self, servers: str, topic: str, client: Mapping[str, str], *, replication: int | None = None) -> None:
+    def __init__(
+        self,
+        servers: str,
+        topic: str,
+        client: Mapping[str, str],
+        *,
+        replication: int | None = None,
+        partition: int = 0,
+    ) -> None:
         """Create the client; nothing is sent.
 
         Args:
@@ -95,9 +105,13 @@ class Topic:
         from confluent_kafka import KafkaException, TopicPartition
         from confluent_kafka.admin import AdminClient
 
-        self.topic, self.name = topic, printable(f"kafka://{servers}/{topic}")
-        self.partition = TopicPartition(topic, 0)
-        self.transactional_id = f"connectgroup-log-{topic}"
+        which = f" partition {partition}" if partition else ""
+        self.topic, self.name = topic, printable(f"kafka://{servers}/{topic}{which}")
+        self.partitions = 1
+        self.expected_partitions: int | None = None
+        self.partition = TopicPartition(topic, partition)
+        # No topic has a colon in its name: the id is that of no other topic.
+        self.transactional_id = f"connectgroup-log-{topic}" + (f":{partition}" if partition else "")
         self._replication = replication
         self._client: dict[str, Any] = {
             "client.id": "connectgroup",
@@ -191,9 +205,14 @@ class Topic:
                     f"{self.server.rpartition('/')[2]}; allowed: the topic as it was. To begin with the topic as it "
                     "is, restart the coordinators"
                 )
-            if len(found.partitions) != 1:
-                raise LogError(f"{self.name}: the topic has {len(found.partitions)} partitions; allowed: 1")
-            self._check_settings(len(cluster.nodes), len(found.partitions[0].replicas))
+            count = len(found.partitions)
+            if self.expected_partitions not in (None, count):
+                raise LogError(
+                    f"{self.name}: the topic has {count} partition{'s' if count > 1 else ''}, not "
+                    f"{self.expected_partitions}: the number cannot be changed; allowed: --partitions {count}, or none"
+                )
+            self.partitions = self.expected_partitions = count
+            self._check_settings(len(cluster.nodes), min(len(each.replicas) for each in found.partitions))
             begins = self._offset("earliest")
             if begins > 0:
                 raise LogError(
@@ -221,7 +240,7 @@ class Topic:
         replication = self._replication or min(3, brokers)
         config = {**SETTINGS, "min.insync.replicas": str(min(2, replication))}
         try:
-            wanted = NewTopic(self.topic, 1, replication, config=config)
+            wanted = NewTopic(self.topic, self.expected_partitions or 1, replication, config=config)
             self.admin.create_topics([wanted], request_timeout=CALL_S)[self.topic].result(_RESULT_S)
             logger.warning("%s: created with replication factor %d", self.name, replication)
         except KafkaException as error:
@@ -358,7 +377,7 @@ class Tail:
                 logger=client_logger,
             )
             # Not OFFSET_BEGINNING: librdkafka would ask for the offset, and wait 500 ms if it has no connection yet.
-            self._consumer.assign([TopicPartition(topic.topic, 0, 0)])
+            self._consumer.assign([TopicPartition(topic.topic, topic.partition.partition, 0)])
 
     def catch_up(self, end: int, *, limit_s: float = CALL_S) -> None:
         """Read up to an offset of the topic.

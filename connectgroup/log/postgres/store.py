@@ -42,6 +42,10 @@ SCHEMA: Final = "connectgroup"
 
 SCHEMA_VERSION: Final = 1
 
+PARTITIONED_VERSION: Final = 2
+"""Of a log with several partitions. The tables of partition 1 are ``owner_1``, ``records_1`` and so on; those of
+partition 0 have no number."""
+
 OLDEST_SERVER: Final = 13
 """The oldest major version of PostgreSQL that is supported."""
 
@@ -54,6 +58,9 @@ _DEFAULTS: Final = {
 
 _TABLES: Final = ("owner", "coordinators", "records", "groups")
 
+_OWNERS: Final = "^owner(_[1-9][0-9]*)?$"
+"""The names of the tables with the owners: one for each partition."""
+
 _SERVER: Final = """
     (SELECT system_identifier::text FROM pg_control_system())
     || '/' || substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8)
@@ -64,7 +71,7 @@ _SERVER: Final = """
 table, which a dump that is restored creates anew."""
 
 _CREATE: Final = f"""
-CREATE TABLE {{schema}}.owner (
+CREATE TABLE {{owner}} (
     only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
     version int NOT NULL,
     epoch bigint NOT NULL DEFAULT 0,
@@ -81,13 +88,13 @@ CREATE TABLE {{schema}}.owner (
     failover timestamptz,
     failover_cause text NOT NULL DEFAULT ''
 ) WITH (fillfactor = 50);
-CREATE TABLE {{schema}}.coordinators (
+CREATE TABLE {{coordinators}} (
     process text PRIMARY KEY,
     address text NOT NULL,
     since timestamptz NOT NULL,
     seen timestamptz NOT NULL
 ) WITH (fillfactor = 50);
-CREATE TABLE {{schema}}.records (
+CREATE TABLE {{records}} (
     "offset" bigint PRIMARY KEY,
     batch bigint NOT NULL,
     epoch bigint NOT NULL,
@@ -97,44 +104,44 @@ CREATE TABLE {{schema}}.records (
     value bytea,
     crc32 bigint NOT NULL
 );
-CREATE INDEX records_by_group ON {{schema}}.records (group_id);
-CREATE TABLE {{schema}}.groups (
+CREATE INDEX {{index}} ON {{records}} (group_id);
+CREATE TABLE {{groups}} (
     group_id bytea PRIMARY KEY,
     row_count bigint NOT NULL,
     checksum bigint NOT NULL
 );
-INSERT INTO {{schema}}.owner (version) VALUES ({SCHEMA_VERSION});
-UPDATE {{schema}}.owner SET server = {_SERVER};
+INSERT INTO {{owner}} (version) VALUES ({{version}});
+UPDATE {{owner}} SET server = {_SERVER};
 """
 
 _LOOK: Final = f"""
 SELECT epoch, renewals, last, holder, address, lease_ms, server, {_SERVER}, credentials, coalesce((
     SELECT min(other.process)
-    FROM {{schema}}.coordinators itself JOIN {{schema}}.coordinators other ON other.address = itself.address
+    FROM {{coordinators}} itself JOIN {{coordinators}} other ON other.address = itself.address
     WHERE itself.process = %(process)s AND other.process <> itself.process AND other.seen > itself.since
-), '') FROM {{schema}}.owner
+), '') FROM {{owner}}
 """
 
 _REGISTER: Final = """
 WITH gone AS (
-    DELETE FROM {schema}.coordinators
+    DELETE FROM {coordinators}
     WHERE process <> %(process)s AND seen < clock_timestamp() - %(kept_s)s * interval '1 s'
 )
-INSERT INTO {schema}.coordinators AS c (process, address, since, seen)
+INSERT INTO {coordinators} AS c (process, address, since, seen)
 VALUES (%(process)s, %(address)s, clock_timestamp(), clock_timestamp())
 ON CONFLICT (process) DO UPDATE SET seen = excluded.seen, address = excluded.address,
     since = CASE WHEN c.seen < excluded.seen - %(kept_s)s * interval '1 s' THEN excluded.since ELSE c.since END
 """
 
 _TAKE: Final = """
-UPDATE {schema}.owner SET
+UPDATE {owner} SET
     epoch = epoch + %(epochs)s, renewals = renewals + 1, holder = %(holder)s, address = %(address)s,
     lease_ms = %(lease_ms)s, credentials = %(credentials)s, since = clock_timestamp(), renewed = clock_timestamp(),
     failover = NULL, failover_from = CASE WHEN epoch > 0 THEN renewed END,
     failover_cause = CASE
         WHEN epoch = 0 THEN ''
         WHEN split_part(holder, ':', 1) <> %(process)s
-            AND (SELECT c.since FROM {schema}.coordinators c WHERE c.process = %(process)s) > renewed
+            AND (SELECT c.since FROM {coordinators} c WHERE c.process = %(process)s) > renewed
         THEN %(none_stood_by)s
         WHEN holder = '' THEN 'handed over' ELSE 'lease expired'
     END
@@ -142,38 +149,42 @@ WHERE epoch = %(seen_epoch)s AND renewals = %(seen_renewals)s AND holder = %(see
 RETURNING epoch, last
 """
 
-_RETAKE: Final = "UPDATE {schema}.owner SET epoch = epoch + 1 WHERE holder = %(holder)s RETURNING epoch, last"
+_RETAKE: Final = "UPDATE {owner} SET epoch = epoch + 1 WHERE holder = %(holder)s RETURNING epoch, last"
 
 # The holder has all acknowledged records if the last offset has not fallen, whichever server this is.
 _RENEW: Final = f"""
-UPDATE {{schema}}.owner SET renewals = renewals + 1, renewed = clock_timestamp(),
+UPDATE {{owner}} SET renewals = renewals + 1, renewed = clock_timestamp(),
     server = CASE WHEN failover_from IS NOT NULL AND failover IS NULL THEN server ELSE {_SERVER} END
 WHERE holder = %(holder)s AND last >= %(last)s RETURNING 1
 """
 
 _SERVING: Final = f"""
-UPDATE {{schema}}.owner SET server = {_SERVER},
+UPDATE {{owner}} SET server = {_SERVER},
     failover = CASE WHEN failover_from IS NOT NULL THEN clock_timestamp() END
 WHERE holder = %(holder)s RETURNING 1
 """
 
 _RELEASE: Final = """
-UPDATE {schema}.owner SET holder = '', renewed = clock_timestamp() WHERE holder = %(holder)s
+UPDATE {owner} SET holder = '', renewed = clock_timestamp() WHERE holder = %(holder)s
 """
 
-_LEAVE: Final = "DELETE FROM {schema}.coordinators WHERE process = %(process)s"
+_RELEASE_TO: Final = """
+UPDATE {owner} SET holder = '', renewed = clock_timestamp(), address = %(successor)s WHERE holder = %(holder)s
+"""
+
+_LEAVE: Final = "DELETE FROM {coordinators} WHERE process = %(process)s"
 
 _APPEND: Final = """
 WITH own AS (
-    UPDATE {schema}.owner SET last = last + %(count)s WHERE epoch = %(epoch)s AND last = %(last)s RETURNING 1
+    UPDATE {owner} SET last = last + %(count)s WHERE epoch = %(epoch)s AND last = %(last)s RETURNING 1
 ), written AS (
-    INSERT INTO {schema}.records
+    INSERT INTO {records}
     SELECT r.* FROM unnest(
         %(offsets)b::bigint[], %(batches)b::bigint[], %(epochs)b::bigint[], %(kinds)b::int[],
         %(group_ids)b::bytea[], %(names)b::bytea[], %(values)b::bytea[], %(checksums)b::bigint[]
     ) r WHERE EXISTS (SELECT FROM own)
 ), counted AS (
-    INSERT INTO {schema}.groups AS g
+    INSERT INTO {groups} AS g
     SELECT s.* FROM unnest(%(sum_groups)b::bytea[], %(sum_counts)b::bigint[], %(sum_totals)b::bigint[]) s
     WHERE EXISTS (SELECT FROM own)
     ON CONFLICT (group_id) DO UPDATE
@@ -184,25 +195,25 @@ SELECT 1 FROM own
 
 _COMPACT: Final = """
 WITH own AS (
-    SELECT FROM {schema}.owner WHERE epoch = %(epoch)s FOR SHARE
+    SELECT FROM {owner} WHERE epoch = %(epoch)s FOR SHARE
 ), removed AS (
-    DELETE FROM {schema}.records WHERE "offset" = ANY (%(offsets)b::bigint[]) AND EXISTS (SELECT FROM own)
+    DELETE FROM {records} WHERE "offset" = ANY (%(offsets)b::bigint[]) AND EXISTS (SELECT FROM own)
 ), emptied AS (
-    DELETE FROM {schema}.groups WHERE group_id = %(group)b AND %(count)s = 0 AND EXISTS (SELECT FROM own)
+    DELETE FROM {groups} WHERE group_id = %(group)b AND %(count)s = 0 AND EXISTS (SELECT FROM own)
 ), counted AS (
-    UPDATE {schema}.groups SET row_count = %(count)s, checksum = %(total)s
+    UPDATE {groups} SET row_count = %(count)s, checksum = %(total)s
     WHERE group_id = %(group)b AND %(count)s > 0 AND EXISTS (SELECT FROM own)
 )
 SELECT 1 FROM own
 """
 
 _ROWS: Final = """
-SELECT "offset", batch, epoch, kind, group_id, name, value, crc32 FROM {schema}.records
+SELECT "offset", batch, epoch, kind, group_id, name, value, crc32 FROM {records}
 WHERE %(groups)b::bytea[] IS NULL OR group_id = ANY (%(groups)b::bytea[]) ORDER BY "offset"
 """
 
 _SUMS: Final = """
-SELECT group_id, row_count, checksum FROM {schema}.groups
+SELECT group_id, row_count, checksum FROM {groups}
 WHERE %(groups)b::bytea[] IS NULL OR group_id = ANY (%(groups)b::bytea[])
 """
 
@@ -210,19 +221,19 @@ _OWNERSHIP: Final = """
 SELECT holder <> '' AND renewed > clock_timestamp() - 2 * lease_ms * interval '1 ms', address, epoch, _ms(since),
     split_part(holder, ':', 1), coalesce(_ms(failover), -1),
     coalesce(_ms(failover) - _ms(failover_from), -1), failover_cause
-FROM {schema}.owner
+FROM {owner}
 """
 
 _STANDBYS: Final = """
 SELECT process, address, _ms(since), greatest(0, extract(epoch FROM clock_timestamp() - seen) * 1000)::bigint
-FROM {schema}.coordinators
+FROM {coordinators}
 WHERE seen > clock_timestamp() - %(kept_s)s * interval '1 s' ORDER BY address, process
 """
 
 _CHECKS: Final = """
 SELECT current_setting('server_version_num')::int, pg_is_in_recovery(), current_setting('synchronous_commit'),
     current_setting('fsync'), current_user::text, has_database_privilege(current_database(), 'CREATE'),
-    n.oid, (SELECT oid FROM pg_class WHERE relname = 'owner' AND relnamespace = n.oid) IS NOT NULL,
+    n.oid, (SELECT count(*) FROM pg_class WHERE relnamespace = n.oid AND relkind = 'r' AND relname ~ %(owners)s),
     has_schema_privilege(n.oid, 'USAGE'), has_schema_privilege(n.oid, 'CREATE'),
     has_function_privilege('pg_control_system()', 'EXECUTE')
 FROM (VALUES (1)) one LEFT JOIN pg_namespace n ON n.nspname = %(schema)s
@@ -256,7 +267,7 @@ class PostgresStore(LeasedStore):
         name: the server and the database, without credentials, for messages.
     """
 
-    def __init__(self, conninfo: str, *, schema: str = SCHEMA) -> None:
+    def __init__(self, conninfo: str, *, schema: str = SCHEMA, partition: int = 0) -> None:
         """``conninfo``: a connection string or URL of libpq; its environment variables count as well.
 
         Raises:
@@ -277,12 +288,13 @@ class PostgresStore(LeasedStore):
             if not each.isdigit():  # libpq would say so only when it connects
                 raise ValueError("port")
         self._settings: dict[str, Any] = {**_DEFAULTS, **given}
-        self._schema = schema
+        self._conninfo, self._schema, self._partition = conninfo, schema, partition
         host = given.get("host") or os.environ.get("PGHOST") or "localhost"
         port = given.get("port") or os.environ.get("PGPORT") or "5432"
         database = given.get("dbname") or os.environ.get("PGDATABASE") or given.get("user") or ""
         where = f" schema {schema}" if schema != SCHEMA else ""
-        self.name = printable(f"postgresql://{host}:{port}/{database}{where}")
+        which = f" partition {partition}" if partition else ""
+        self.name = printable(f"postgresql://{host}:{port}/{database}{where}{which}")
         self._lease, self._data = _Line(self), _Line(self)
         self._registered_s = -REGISTER_S
         self._has_warned = False
@@ -292,16 +304,21 @@ class PostgresStore(LeasedStore):
         """The statement that gives a user all rights on the tables, for messages."""
         return f"GRANT {', '.join(_RIGHTS_NEEDED)} ON ALL TABLES IN SCHEMA {_quoted(self._schema)} TO that user"
 
+    def partition(self, number: int) -> PostgresStore:
+        store = PostgresStore(self._conninfo, schema=self._schema, partition=number)
+        store.expected_partitions, store._has_warned = self.partitions, self._has_warned
+        return store
+
     # ------------------------------------------------------------------------------------------ the tables
 
     async def connect(self) -> None:
         try:
-            (found,) = await self._run(self._lease, _CHECKS, schema=self._schema)
+            (found,) = await self._run(self._lease, _CHECKS, schema=self._schema, owners=_OWNERS)
         except LogError as error:
             if error.__cause__ is not None and _is_away(error.__cause__):
                 raise LogAway(str(error)) from error
             raise
-        version, is_standby, synchronous, fsync, user, may_create, schema, exists, *rights = found
+        version, is_standby, synchronous, fsync, user, may_create, schema, count, *rights = found
         may_use, may_create_in, may_identify = rights
         if version < OLDEST_SERVER * 10_000:
             raise LogError(f"{self.name}: runs PostgreSQL {version // 10_000}; allowed: {OLDEST_SERVER} or later")
@@ -325,41 +342,55 @@ class PostgresStore(LeasedStore):
                 f"{self.name}: user {printable(user)} may not use the schema {printable(self._schema)}; allowed: "
                 f"GRANT USAGE ON SCHEMA {_quoted(self._schema)} TO that user"
             )
-        if not exists:
+        if not count:
             if schema is not None and not may_create_in:
                 raise LogError(
                     f"{self.name}: user {printable(user)} may not create tables in the schema "
                     f"{printable(self._schema)}; allowed: GRANT CREATE ON SCHEMA {_quoted(self._schema)} TO that user"
                 )
-            await self._create(user, may_create=may_create, has_schema=schema is not None)
+            count = await self._create(user, may_create=may_create, has_schema=schema is not None)
+        if self.expected_partitions not in (None, count):
+            raise LogError(
+                f"{self.name}: was started with {count} partition{'s' if count > 1 else ''}, not "
+                f"{self.expected_partitions}: the number cannot be changed; allowed: --partitions {count}, or none"
+            )
+        self.partitions = count
         await self._check_rights(user)
-        ((stored,),) = await self._run(self._lease, "SELECT max(version) FROM {schema}.owner")
+        ((stored,),) = await self._run(self._lease, "SELECT max(version) FROM {owner}")
         if stored is None:
             raise LogError(f"{self.name}: has lost the row of its owner")
-        if stored != SCHEMA_VERSION:
-            raise LogError(
-                f"{self.name}: has schema version {stored}, written by other software; allowed: {SCHEMA_VERSION}"
-            )
+        if stored != (version := _version(count)):
+            raise LogError(f"{self.name}: has schema version {stored}, written by other software; allowed: {version}")
 
-    async def _create(self, user: str, *, may_create: bool, has_schema: bool) -> None:
+    async def _create(self, user: str, *, may_create: bool, has_schema: bool) -> int:
+        """Create the tables of all partitions at once; return how many partitions there are now."""
         if not has_schema and not may_create:
             raise LogError(
                 f"{self.name}: user {printable(user)} may not create the schema {printable(self._schema)}; allowed: "
                 "GRANT CREATE ON DATABASE ... TO that user, or a schema that it may CREATE in"
             )
-        create = "" if has_schema else "CREATE SCHEMA {schema};"
+        from psycopg import sql
+
+        wanted = self.expected_partitions or 1
+        statements = [] if has_schema else [sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(self._schema))]
+        statements += [
+            sql.SQL(_CREATE).format(**self._names(number), version=sql.Literal(_version(wanted)))
+            for number in range(wanted)
+        ]
         try:
-            await self._run(self._lease, create + _CREATE)
+            await self._lease.run(sql.SQL(";").join(statements), {})
         except LogError:
             # Another coordinator that starts now may have created them.
-            (found,) = await self._run(
-                self._lease, "SELECT to_regclass(%(owner)s)", owner=f"{_quoted(self._schema)}.owner"
+            ((_, _, _, _, _, _, _, count, *_),) = await self._run(
+                self._lease, _CHECKS, schema=self._schema, owners=_OWNERS
             )
-            if found == (None,):
+            if not count:
                 raise
+            return int(count)
+        return wanted
 
     async def _check_rights(self, user: str) -> None:
-        tables = [f"{_quoted(self._schema)}.{table}" for table in _TABLES]
+        tables = [f"{_quoted(self._schema)}.{table}{self._suffix()}" for table in _TABLES]
         lacking = await self._run(self._lease, _RIGHTS, tables=tables, rights=list(_RIGHTS_NEEDED))
         if lacking:
             table, right = lacking[0]
@@ -421,6 +452,9 @@ class PostgresStore(LeasedStore):
 
     async def release(self, holder: str) -> None:
         await self._run(self._lease, _RELEASE, holder=holder)
+
+    async def release_to(self, holder: str, successor: str) -> None:
+        await self._run(self._lease, _RELEASE_TO, holder=holder, successor=successor)
 
     async def leave(self, process: str) -> None:
         self._registered_s = -REGISTER_S
@@ -504,8 +538,19 @@ class PostgresStore(LeasedStore):
     async def _run(self, line: _Line, statement: LiteralString, **values: object) -> list[tuple[Any, ...]]:
         from psycopg import sql
 
-        names = {"schema": sql.Identifier(self._schema)}
-        return await line.run(sql.SQL(_with_functions(statement)).format(**names), values)
+        return await line.run(sql.SQL(_with_functions(statement)).format(**self._names()), values)
+
+    def _names(self, partition: int | None = None) -> dict[str, sql.Identifier]:
+        """The names of the tables of a partition, of this one by default."""
+        from psycopg import sql
+
+        suffix = self._suffix(partition)
+        names = {table: sql.Identifier(self._schema, table + suffix) for table in _TABLES}
+        return {**names, "index": sql.Identifier(f"records_by_group{suffix}")}
+
+    def _suffix(self, partition: int | None = None) -> str:
+        number = self._partition if partition is None else partition
+        return f"_{number}" if number else ""
 
 
 class _Line:
@@ -566,6 +611,11 @@ def _is_alive(connection: psycopg.AsyncConnection[Any]) -> bool:
     poll = select.poll()
     poll.register(connection.fileno(), select.POLLIN)
     return not poll.poll(0)
+
+
+def _version(partitions: int) -> int:
+    """The schema version of a log with so many partitions."""
+    return SCHEMA_VERSION if partitions == 1 else PARTITIONED_VERSION
 
 
 def _with_functions(statement: LiteralString) -> LiteralString:

@@ -101,12 +101,6 @@ class FindCoordinatorResponse:
     port: int = -1
     coordinators: tuple[FoundCoordinator, ...] = ()
 
-    @classmethod
-    def naming(cls, request: FindCoordinatorRequest, host: str, port: int, node_id: int) -> FindCoordinatorResponse:
-        """One coordinator, for the key of a request or for each of its keys."""
-        found = (FoundCoordinator(key=key, node_id=node_id, host=host, port=port) for key in request.coordinator_keys)
-        return cls(node_id=node_id, host=host, port=port, coordinators=tuple(found))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeCoordinatorsRequest:
@@ -126,22 +120,28 @@ class DescribedCoordinator:
     epoch: its coordinator epoch; -1: it stands by.
     since_ms: since when it serves or stands by, in milliseconds since 1970.
     lag_ms: *(tagged)* of one that stands by: milliseconds since it has last registered; -1: it serves.
+    partition: *(tagged)* the partition of the log that it serves; -1: the log has one partition, or it stands by.
     """
 
     address: str
     epoch: int = -1
     since_ms: int = -1
     lag_ms: int = -1
+    partition: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeCoordinatorsResponse:
-    """The coordinators of a log: the one that serves first, if there is one.
+    """The coordinators of a log: the one that serves first, if there is one; then those that stand by.
+
+    Of a log with several partitions: one entry for each partition that is served, then those that serve none.
 
     failover_ms: when the one that serves took over, in milliseconds since 1970; -1: it had no predecessor.
     failover_took_ms: from the last sign of life of its predecessor until it served, in milliseconds; -1: unknown.
     failover_cause: ``handed over``, ``lease expired``, or ``no coordinator stood by``: the one that serves was started
         when its predecessor had ended. Empty without a predecessor.
+    partitions: *(tagged)* the number of partitions of the log.
+    failover_partition: *(tagged)* the partition of the last fail-over; -1: the log has one partition.
     """
 
     throttle_time_ms: int = 0
@@ -152,6 +152,8 @@ class DescribeCoordinatorsResponse:
     failover_took_ms: int = -1
     failover_cause: str = ""
     coordinator_epoch: int = -1
+    partitions: int = 1
+    failover_partition: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -349,11 +349,17 @@ class DescribedGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeResponse:
-    """One entry per requested group, in the order of the request."""
+    """One entry per requested group, in the order of the request.
+
+    partition_count: *(tagged)* of a list of all groups: the number of partitions of the log.
+    partitions: *(tagged)* of a list of all groups: the partitions whose groups are listed, if the log has several.
+    """
 
     throttle_time_ms: int = 0
     groups: tuple[DescribedGroup, ...] = ()
     coordinator_epoch: int = -1
+    partition_count: int = 1
+    partitions: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,19 +20,21 @@ export async function pollCoordinators() {
 function draw({ coordinators, last_failover: failover }) {
   setHidden(byId("coordinators"), coordinators.length < 2 && failover === null);
   setText(byId("last-failover"), failover === null ? "" : failoverText(failover));
-  keyed(byId("coordinators").querySelector("tbody"), coordinators, (each) => each.address, create, update);
+  keyed(byId("coordinators").querySelector("tbody"), coordinators, (each) => `${each.address} ${each.partition}`, create, update);
 }
 
-function failoverText({ at_ms: at, took_ms: took, cause }) {
-  if (cause === "no coordinator stood by") return `No coordinator served for ${duration(took)} until ${timeText(at)}: none stood by.`;
-  return `Last fail-over: ${timeText(at)}, ${cause}, took ${duration(took)}.`;
+function failoverText({ at_ms: at, took_ms: took, cause, partition }) {
+  const where = partition === undefined ? "" : ` of partition ${partition}`;
+  if (cause === "no coordinator stood by") return `No coordinator served${partition === undefined ? "" : ` partition ${partition}`} for ${duration(took)} until ${timeText(at)}: none stood by.`;
+  return `Last fail-over${where}: ${timeText(at)}, ${cause}, took ${duration(took)}.`;
 }
 
 function create({ address }) {
   return element("tr", {}, element("td", {}, named(address)), ...Array.from({ length: 4 }, () => element("td")));
 }
 
-function update(row, { role, epoch, since_ms: since, lag_ms: lag }) {
-  const texts = [role, epoch === null ? "" : String(epoch), timeText(since), lag === null ? "" : duration(lag)];
+function update(row, { role, epoch, since_ms: since, lag_ms: lag, partition }) {
+  const served = partition === null ? role : `${role} partition ${partition}`;
+  const texts = [served, epoch === null ? "" : String(epoch), timeText(since), lag === null ? "" : duration(lag)];
   texts.forEach((text, index) => setText(row.children[index + 1], text));
 }

@@ -1,0 +1,398 @@
+"""A log whose groups are spread over several partitions: which group is where, who owns what, and requests about groups
+of several owners."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+pytest.importorskip("psycopg")
+
+from connectgroup.cli.command import main
+from connectgroup.client.admin import Admin
+from connectgroup.config.base import checked
+from connectgroup.config.coordinator import CoordinatorConfig
+from connectgroup.config.rest import RestConfig
+from connectgroup.coordinator import metrics, partitions
+from connectgroup.coordinator.partitions import PartitionedCoordinator, surplus_of
+from connectgroup.coordinator.server import CoordinatorServer
+from connectgroup.errors import ConfigError, CoordinatorNotAvailable, GroupIdNotFound, LogError
+from connectgroup.log.base import Candidate, Ownership
+from connectgroup.log.leased import LeasedLog
+from connectgroup.log.registry import log_from_url
+from connectgroup.protocol.messages.cluster import FindCoordinatorRequest
+from connectgroup.protocol.messages.describe import DeleteRequest, DescribeRequest, ListGroupsRequest
+from connectgroup.protocol.units import partition_of
+from connectgroup.rest.server import RestServer
+from connectgroup.telemetry.metrics import snapshot
+from connectgroup.transport.access import Access
+from connectgroup.transport.credentials import create_credentials, read_credentials
+
+GROUPS = tuple(f"group-{number}" for number in range(12))
+
+
+# ------------------------------------------------------------------------------------------- which partition
+
+
+def test_partition_of_a_group_never_changes() -> None:
+    """The records of a started log are where they were put."""
+    known = {"workers": 0, "orders": 6, "connect-cluster": 7, "gruppe-\u00e4": 2, "": 0, "a\udc80": 3}
+    assert {group: partition_of(group, 8) for group in known} == known
+    assert {partition_of(group, 1) for group in known} == {0}
+
+
+def test_groups_spread_evenly_over_partitions() -> None:
+    counts = Counter(partition_of(f"group-{number}", 8) for number in range(8_000))
+    assert len(counts) == 8
+    assert min(counts.values()) > 900
+
+
+# ------------------------------------------------------------------------------------------- who gives up what
+
+
+def ownerships(owners: Sequence[str], live: Sequence[str], *, lag_ms: int = 500) -> list[Ownership]:
+    """Who owns each partition; the others stand by."""
+    return [
+        Ownership(
+            coordinators=(
+                *([Candidate(address=owner, epoch=1, since_ms=1)] if owner else []),
+                *(Candidate(address=each, epoch=-1, since_ms=1, lag_ms=lag_ms) for each in live if each != owner),
+            )
+        )
+        for owner in owners
+    ]
+
+
+@pytest.mark.parametrize(
+    ("owners", "live", "expected"),
+    [
+        ("aaaaaaaa", "ab", {"a": (7, "b")}),
+        ("aaaaabbb", "ab", {"a": (4, "b")}),
+        ("aaaabbbb", "ab", {}),
+        ("aaaabbb", "ab", {}),
+        ("aabb", "abc", {"a": (1, "c")}),  # of those that own as many, one hands over
+        ("aaabbc", "abcd", {"a": (2, "d")}),
+        ("a", "ab", {}),
+        ("aaaa", "a", {}),
+        ("aaaaaaa", "abc", {"a": (6, "b")}),
+    ],
+)
+def test_no_coordinator_owns_two_partitions_more_than_another(
+    owners: str, live: str, expected: dict[str, tuple[int, str]]
+) -> None:
+    found = ownerships(owners, live)
+    assert {each: surplus for each in live if (surplus := surplus_of(each, found)) is not None} == expected
+
+
+def test_partition_is_handed_over_only_while_all_are_owned_and_to_one_that_is_there() -> None:
+    assert surplus_of("a", ownerships(["a", "a", "a", ""], "ab")) is None, "a fail-over is under way"
+    assert surplus_of("a", ownerships("aaaa", "ab", lag_ms=9_000)) is None, "it may have ended"
+    assert surplus_of("a", ownerships("aaaa", "abc"), {"b"}) == (3, "c"), "one that has not taken a partition"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_balance_is_reached_with_the_fewest_moves(seed: int) -> None:
+    """Nothing goes back and forth, and one coordinator hands over at a time."""
+    chance = random.Random(seed)
+    for _ in range(20):
+        live = "abcdefgh"[: chance.randint(1, 8)]
+        owners = [chance.choice(live) for _ in range(chance.randint(1, 32))]
+        least, extra = divmod(len(owners), len(live))
+        counts = sorted((owners.count(each) for each in live), reverse=True)
+        needed = sum(max(0, count - least - (position < extra)) for position, count in enumerate(counts))
+        moves = 0
+        while wanted := [
+            surplus for each in live if (surplus := surplus_of(each, ownerships(owners, live))) is not None
+        ]:
+            ((number, successor),) = wanted
+            owners[number] = successor
+            moves += 1
+        assert moves == needed
+        assert max(map(owners.count, live)) - min(map(owners.count, live)) <= 1
+
+
+# ------------------------------------------------------------------------------------------- the number of partitions
+
+
+def test_several_partitions_need_a_log_that_coordinators_share() -> None:
+    for log in "memory:", "sqlite:///log":
+        assert checked(CoordinatorConfig, {"log": log, "partitions": 1}).partitions == 1
+        with pytest.raises(ConfigError, match="partitions: got '2'; allowed: 1 for a log that one process owns"):
+            checked(CoordinatorConfig, {"log": log, "partitions": 2})
+
+
+@pytest.mark.asyncio
+async def test_log_keeps_the_number_of_partitions_of_its_first_start(database: str) -> None:
+    async def number_of(wanted: int | None, url: str = database) -> int:
+        log = log_from_url(url)
+        assert isinstance(log, LeasedLog)
+        if wanted is not None:
+            log.expect_partitions(wanted)
+        try:
+            await log.connect()
+            return log.partitions
+        finally:
+            await log.close()
+
+    assert await number_of(3) == await number_of(None) == await number_of(3) == 3
+    with pytest.raises(LogError, match=r"was started with 3 partitions, not 4: .*; allowed: --partitions 3, or none"):
+        await number_of(4)
+    with pytest.raises(LogError, match="was started with 3 partitions, not 1"):
+        await number_of(1)
+    other = f"{database}?schema=other"
+    assert await number_of(None, other) == await number_of(1, other) == 1
+    with pytest.raises(LogError, match="was started with 1 partition, not 8"):
+        await number_of(8, other)
+
+
+@pytest.mark.asyncio
+async def test_coordinators_that_start_together_agree_on_the_number(database: str) -> None:
+    logs = [log_from_url(database) for _ in range(4)]
+    for count, log in enumerate(logs, 1):
+        assert isinstance(log, LeasedLog)
+        log.expect_partitions(1 + count % 2)
+    found = await asyncio.gather(*(log.connect() for log in logs if isinstance(log, LeasedLog)), return_exceptions=True)
+    refused = [each for each in found if each is not None]
+    assert len(refused) == 2
+    assert all(isinstance(each, LogError) and "the number cannot be changed" in str(each) for each in refused)
+    for log in logs:
+        await log.close()
+
+
+# ------------------------------------------------------------------------------------------- several that serve
+
+
+class Cluster:
+    """Coordinators of one log in this process, with a port each."""
+
+    def __init__(self, log: str, credentials: Path) -> None:
+        self._log, self._credentials = log, credentials
+        create_credentials(credentials)
+        self.servers: list[CoordinatorServer] = []
+
+    async def add(self, **settings: Any) -> CoordinatorServer:
+        values = {"log": self._log, "port": 0, "credentials": self._credentials, **settings}
+        server = CoordinatorServer(checked(CoordinatorConfig, values))
+        await server.start()
+        self.servers.append(server)
+        return server
+
+    async def remove(self, server: CoordinatorServer) -> None:
+        self.servers.remove(server)
+        await server.close()
+
+    def admin(self, *servers: CoordinatorServer) -> Admin:
+        access = Access(credentials=read_credentials("credentials", self._credentials))
+        return Admin.connect([each.address for each in servers or self.servers], access=access, retry_for_s=60)
+
+    async def owners(self) -> list[str]:
+        """The addresses of the owners of all partitions; empty: of one that has none."""
+        async with self.admin() as admin:
+            found = await admin.describe_coordinators()
+        owners = {each.partition: each.address for each in found.coordinators if each.epoch >= 0}
+        return [owners.get(number, "") for number in range(found.partitions)]
+
+    async def owned(self, *counts: int) -> None:
+        """Wait until the coordinators own so many partitions, and all agree on who does."""
+
+        async def are_owned() -> bool:
+            found = Counter(await self.owners())
+            served = [len(parts_of(each).served()) for each in self.servers]
+            return [found[each.address] for each in self.servers] == served and sorted(served) == sorted(counts)
+
+        await until(are_owned)
+
+
+async def until(holds: Callable[[], Awaitable[bool]]) -> None:
+    for _ in range(1_200):
+        if await holds():
+            return
+        await asyncio.sleep(0.05)
+    raise AssertionError("not within a minute")
+
+
+def parts_of(server: CoordinatorServer) -> PartitionedCoordinator:
+    assert isinstance(server.coordinator, PartitionedCoordinator)
+    return server.coordinator
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lease that no busy machine lets expire, and a balance that is looked at often."""
+    monkeypatch.setitem(LeasedLog.__init__.__kwdefaults__, "lease_s", 60.0)  # type: ignore[arg-type]
+    monkeypatch.setattr(partitions, "BALANCE_S", 0.05)
+    monkeypatch.setattr(partitions, "SEEN_S", 30.0)
+
+
+@asynccontextmanager
+async def cluster_at(log: str, path: Path) -> AsyncIterator[Cluster]:
+    cluster = Cluster(log, path / "credentials")
+    try:
+        yield cluster
+    finally:
+        for server in reversed(cluster.servers):
+            await server.close()
+
+
+async def put(admin: Admin, group_id: str, connector: str = "c") -> None:
+    await admin.put_connector(group_id, connector, {"connector.class": "idle", "tasks.max": "1"})
+
+
+@pytest.mark.asyncio
+async def test_groups_of_several_owners_are_served_by_whichever_address(
+    database: str, tmp_path: Path, quick: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics, "OWNERSHIP_INTERVAL_S", 0.05)
+    async with cluster_at(database, tmp_path) as cluster:
+        first = await cluster.add(partitions=4)
+        await cluster.owned(4)
+        async with cluster.admin() as admin:
+            for group_id in GROUPS[:6]:
+                await put(admin, group_id)
+            second = await cluster.add()  # without the number
+            await cluster.owned(2, 2)
+            for group_id in GROUPS[6:]:
+                await put(admin, group_id)
+            for server in first, second:
+                async with cluster.admin(server) as at:
+                    assert tuple(each.group_id for each in await at.list_groups()) == tuple(sorted(GROUPS))
+                    for group_id in GROUPS:
+                        assert [each.connector for each in (await at.describe(group_id)).connectors] == ["c"]
+                    with pytest.raises(GroupIdNotFound):
+                        await at.describe("none")
+            await admin.delete_group(GROUPS[0])
+            assert len(await admin.list_groups()) == len(GROUPS) - 1
+
+            config = RestConfig(port=0, group=GROUPS[1])
+            rest = RestServer(admin, config)
+            await rest.start()
+            async with httpx.AsyncClient(base_url=rest.url) as http:
+                assert len((await http.get("/groups")).json()) == len(GROUPS) - 1
+                shown = (await http.get("/coordinators")).json()
+            await rest.close()
+            assert shown["partitions"] == 4
+            assert [each["partition"] for each in shown["coordinators"]] == [0, 1, 2, 3]
+            assert {each["address"] for each in shown["coordinators"]} == {first.address, second.address}
+            assert shown["last_failover"]["cause"] == "handed over"
+
+        # The requests of Kafka's clients, which follow FindCoordinator.
+        owners = await cluster.owners()
+        for server in first, second:
+            found: Any = await ask(server, FindCoordinatorRequest(coordinator_keys=GROUPS))
+            assert [f"{each.host}:{each.port}" for each in found.coordinators] == [
+                owners[partition_of(group_id, 4)] for group_id in GROUPS
+            ]
+            described: Any = await ask(server, DescribeRequest(group_ids=GROUPS[1:]))
+            assert [each.group_id for each in described.groups] == list(GROUPS[1:])
+            assert [each.error_code == 16 for each in described.groups] == [
+                owners[partition_of(group_id, 4)] != server.address for group_id in GROUPS[1:]
+            ]
+            listed: Any = await ask(server, ListGroupsRequest())
+            assert [each.group_id for each in listed.groups] == sorted(
+                each for each in GROUPS[1:] if owners[partition_of(each, 4)] == server.address
+            )
+            deleted: Any = await ask(server, DeleteRequest(group_ids=("none", *GROUPS[:1])))
+            assert [each.group_id for each in deleted.results] == ["none", GROUPS[0]]
+
+        command = ["coordinators", "list", "--coordinator", second.address]
+        assert await asyncio.to_thread(main, [*command, "--credentials", str(tmp_path / "credentials")]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[0].split() == ["ADDRESS", "ROLE", "PARTITION", "EPOCH", "SINCE", "LAG"]
+        assert [line.split()[:3] for line in lines[1:5]] == [
+            [owner, "serves", str(number)] for number, owner in enumerate(owners)
+        ]
+        assert lines[5].startswith("last fail-over of partition ")
+        by_address = [(first.address, 2.0), (second.address, 2.0)]
+
+        async def are_exported() -> bool:
+            found = {
+                metric.exported: sorted((*sample.labels.values(), sample.value) for sample in samples)
+                for metric, samples in snapshot().items()
+            }
+            return (
+                found["connectgroup_shared_log_coordinator_partitions"] == sorted(by_address)
+                and found["connectgroup_shared_log_unserved_partitions"] == [(0.0,)]
+                and found["connectgroup_shared_log_served_partitions"] == [(2.0,)]
+            )
+
+        await until(are_exported)
+
+
+async def ask(server: CoordinatorServer, request: Any) -> Any:
+    return await parts_of(server).handle(request, client_host="test")
+
+
+@pytest.mark.asyncio
+async def test_clean_stop_and_a_new_coordinator_move_partitions_one_by_one(
+    database: str, tmp_path: Path, quick: None
+) -> None:
+    async with cluster_at(database, tmp_path) as cluster:
+        first = await cluster.add(partitions=8)
+        second = await cluster.add()
+        await cluster.owned(4, 4)
+        third = await cluster.add()
+        await cluster.owned(2, 3, 3)
+        async with cluster.admin() as admin:
+            for group_id in GROUPS:
+                await put(admin, group_id)
+            await cluster.remove(first)
+            await cluster.owned(4, 4)
+            assert tuple(each.group_id for each in await admin.list_groups()) == tuple(sorted(GROUPS))
+            for group_id in GROUPS:
+                await put(admin, group_id, "d")
+            await cluster.remove(third)
+            await cluster.owned(8)
+        async with cluster.admin(second) as admin:
+            for group_id in GROUPS:
+                assert [each.connector for each in (await admin.describe(group_id)).connectors] == ["c", "d"]
+
+
+@pytest.mark.asyncio
+async def test_list_of_groups_fails_rather_than_leave_out_a_partition(
+    database: str, tmp_path: Path, quick: None
+) -> None:
+    async with cluster_at(database, tmp_path) as cluster:
+        server = await cluster.add(partitions=2)
+        await cluster.owned(2)
+        async with cluster.admin() as admin:
+            for group_id in GROUPS:
+                await put(admin, group_id)
+            await parts_of(server).parts[1].close()
+            access = Access(credentials=read_credentials("credentials", tmp_path / "credentials"))
+            async with Admin.connect(server.address, access=access, timeout_s=0.5, retry_for_s=0) as impatient:
+                with pytest.raises(CoordinatorNotAvailable, match="no coordinator lists the groups of partition 1 of"):
+                    await impatient.list_groups()
+            waiting = asyncio.ensure_future(admin.list_groups())
+            parts_of(server).parts[1].take_part()
+            assert len(await waiting) == len(GROUPS)
+
+
+@pytest.mark.asyncio
+async def test_partition_that_its_successor_does_not_take_comes_back(
+    database: str, tmp_path: Path, quick: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with cluster_at(database, tmp_path) as cluster:
+        await cluster.add(partitions=2)
+        await cluster.owned(2)
+        unable = await cluster.add()
+        for part in parts_of(unable).parts:
+            monkeypatch.setattr(part.log, "open", refuses)
+        said = f"the coordinator at {unable.address} has not taken partition 1"
+
+        async def is_refused() -> bool:
+            return said in caplog.messages
+
+        await until(is_refused)
+        await cluster.owned(2, 0)
+
+
+async def refuses() -> None:
+    raise LogError("it cannot open the log")
