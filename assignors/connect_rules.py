@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from connectgroup.assign.columns.connect import ConnectColumns
+from connectgroup.assign.columns import ConnectColumns
 from connectgroup.assign.members import ConnectorSpec
 from connectgroup.assign.placement import Placement
 

@@ -16,7 +16,7 @@ from dataclasses import replace
 import numpy as np
 
 from connectgroup.assign.api import PartitionAssignment, PartitionAssignor, PartitionAssignorInput, RebalanceProtocol
-from connectgroup.assign.columns.partition import UNASSIGNED
+from connectgroup.assign.columns import UNASSIGNED
 from connectgroup.assign.members import PartitionMember
 
 from .sharing import emptiest_first, lowest_of_each_topic, share_units

@@ -41,7 +41,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from connectgroup.assign.api import ConnectAssignment, ConnectAssignor, ConnectAssignorInput
-from connectgroup.assign.columns.connect import ConnectColumns
+from connectgroup.assign.columns import ConnectColumns
 from connectgroup.protocol.units import NO_UNITS
 
 from .balanced import UNASSIGNED, Integers, limits, to_release

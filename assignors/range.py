@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from connectgroup.assign.api import PartitionAssignment, PartitionAssignor, PartitionAssignorInput
-from connectgroup.assign.columns.partition import UNASSIGNED
+from connectgroup.assign.columns import UNASSIGNED
 from connectgroup.assign.members import require_topics
 
 Integers = NDArray[np.int64]

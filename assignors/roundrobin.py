@@ -12,7 +12,7 @@ from itertools import groupby
 import numpy as np
 
 from connectgroup.assign.api import PartitionAssignment, PartitionAssignor, PartitionAssignorInput
-from connectgroup.assign.columns.partition import UNASSIGNED
+from connectgroup.assign.columns import UNASSIGNED
 
 
 class RoundRobinAssignor(PartitionAssignor):

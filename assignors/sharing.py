@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from connectgroup.assign.columns.partition import UNASSIGNED, PartitionColumns, order_of
+from connectgroup.assign.columns import UNASSIGNED, PartitionColumns, order_of
 
 Integers = NDArray[np.int64]
 Stays = Callable[[PartitionColumns, Integers], Integers]

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from connectgroup.assign.api import PartitionAssignment, PartitionAssignor, PartitionAssignorInput
-from connectgroup.assign.columns.partition import PartitionColumns
+from connectgroup.assign.columns import PartitionColumns
 from connectgroup.assign.members import require_topics
 
 from .sharing import emptiest_first, lowest_of_each_topic, share_units

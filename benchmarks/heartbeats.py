@@ -48,7 +48,7 @@ from connectgroup.topics import StaticTopics
 from connectgroup.transport.limits import Limits
 from connectgroup.transport.tcp_server import TcpServer
 from connectgroup.wire.apis import APIS, decode_response, encode_request
-from connectgroup.wire.framing import frame
+from connectgroup.wire.primitives import frame
 from connectgroup.wire.table import key_of
 
 GROUP_SIZES = (10, 100, 1_000, 5_000)

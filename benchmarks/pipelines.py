@@ -31,7 +31,7 @@ if __name__ == "__main__":
 from connectgroup import IteratorSource, TaskContext, Unit
 from connectgroup.connectors.pipeline import PipelineConnector
 from connectgroup.dataplane.columns import from_ddl, to_arrow
-from connectgroup.dataplane.committing import CommittedPositions
+from connectgroup.dataplane.source import CommittedPositions
 from connectgroup.plugins import load_connector_class
 from connectgroup.spark.driving import open_stream
 from connectgroup.spark.query import Pipeline, SparkTask

@@ -21,8 +21,8 @@ from .errors import ConfigError, WireError
 from .protocol.messages.cluster import ApiVersionsRequest, MetadataRequest, MetadataResponse
 from .protocol.records.consumer import TopicMetadata
 from .threads import off_loop
-from .wire.framing import frame
 from .wire.kafka_apis import decode_kafka_response, encode_call
+from .wire.primitives import frame
 
 Topics = Mapping[str, TopicMetadata]
 """Topics by name. A value is never changed after it has been passed on."""

@@ -45,7 +45,7 @@ from connectgroup.spark.transforms.fields import parse_pairs
 from connectgroup.spark.transforms.routing import check_pattern
 from connectgroup.wire.apis import HEARTBEAT, decode_request
 from connectgroup.wire.forwarded import METADATA, brokers_in, expects_response
-from connectgroup.wire.framing import FrameReader
+from connectgroup.wire.primitives import FrameReader
 from tests.volume import volume
 
 SIZES: Final = (1 << 11, volume(1 << 14, 1 << 15, 1 << 20))

@@ -49,8 +49,7 @@ from .members import (
 from .placement import WorkerTraits
 
 if TYPE_CHECKING:
-    from .columns.connect import ConnectColumns, Integers
-    from .columns.partition import PartitionColumns
+    from .columns import ConnectColumns, Integers, PartitionColumns
 
 GroupT = TypeVar("GroupT", bound="AssignorInput")
 
@@ -180,7 +179,7 @@ class ConnectAssignorInput(AssignorInput):
 
     @cached_property
     def _columns(self) -> ConnectColumns:
-        from .columns.connect import columns_of
+        from .columns import columns_of
 
         return columns_of(self.members, self.connectors)
 
@@ -221,7 +220,7 @@ class ConnectAssignment(Assignment):
             message: information for operators.
             assignor_state: assignor user data, equal for all members.
         """
-        from .columns.connect import assignments_of
+        from .columns import assignments_of
 
         members = Lazy(lambda: assignments_of(columns, owner, assignor_state), origin=(columns, owner, assignor_state))
         return cls(members=members, delayed=delayed, delay_ms=delay_ms, message=message)
@@ -266,9 +265,9 @@ class PartitionAssignorInput(AssignorInput):
 
     @cached_property
     def _columns(self) -> PartitionColumns:
-        from .columns.partition import columns_of
+        from .columns import partition_columns_of
 
-        return columns_of(self.members, self.topics)
+        return partition_columns_of(self.members, self.topics)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -295,9 +294,9 @@ class PartitionAssignment(Assignment):
                 ``columns.member_ids``, -1 for none.
             withheld: the partitions with -1 that are omitted on purpose.
         """
-        from .columns.partition import assignments_of
+        from .columns import partition_assignments_of
 
-        members = Lazy(lambda: assignments_of(columns, owner), origin=(columns, owner))
+        members = Lazy(lambda: partition_assignments_of(columns, owner), origin=(columns, owner))
         return cls(members=members, withheld=withheld)
 
     @property

@@ -136,7 +136,7 @@ def _members(response: PrepareResponse) -> list[ConnectMember]:
 def members_for_install(assignment: ConnectAssignment) -> tuple[InstalledMember, ...]:
     """Convert a validated result to wire messages. Members and units are sorted: equal results are equal bytes."""
     if assignment.by_column is not None:
-        from .columns.connect import wire_shares_of
+        from .columns import wire_shares_of
 
         columns, owner, assignor_state = assignment.by_column
         shares = wire_shares_of(columns, owner)

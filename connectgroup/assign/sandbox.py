@@ -35,8 +35,7 @@ from .members import ConnectMemberAssignment, Metadata, PartitionMemberAssignmen
 from .placement import WorkerTraits
 
 if TYPE_CHECKING:
-    from .columns.connect import ConnectColumns, Integers
-    from .columns.partition import PartitionColumns
+    from .columns import ConnectColumns, Integers, PartitionColumns
 from .legality import _not_subscribed, first_violation
 
 GroupT = TypeVar("GroupT", bound=AssignorInput)

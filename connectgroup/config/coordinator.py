@@ -14,7 +14,7 @@ from ..errors import NO_VALUE, ConfigError
 from ..group.classic.state import ClassicSettings
 from ..group.connect.settings import GroupSettings, ServerAssignorCall
 from ..group.consumer.settings import ConsumerSettings, MigrationPolicy
-from ..group.offsets.settings import OffsetSettings
+from ..group.offsets import OffsetSettings
 from ..log.registry import SHARED, log_from_url, sqlite_url
 from ..protocol import DEFAULT_PORT
 from ..transport.access_rules import AccessRules

@@ -21,7 +21,6 @@ from ..assign.placement import RESERVED
 from ..config.paths import path_settings
 from ..connector import Config, Connector, PartitionOffset, Task, TaskContext
 from ..dataplane.columns import Columns, from_ddl
-from ..dataplane.committing import CommittedPositions
 from ..dataplane.dead_letters import DeadLetterSink
 from ..dataplane.errors import SourceError
 from ..dataplane.settings import (
@@ -33,7 +32,7 @@ from ..dataplane.settings import (
     unknown_setting,
 )
 from ..dataplane.sink import PositionStore, Sink
-from ..dataplane.source import Division, Source
+from ..dataplane.source import CommittedPositions, Division, Source
 from ..errors import NO_VALUE, UNKNOWN_SETTING, ConfigError, ConnectGroupError, PluginError
 from ..plugins import available, load_sink_class, load_source_class
 from ..spark.converters import CONVERTERS, check_pair

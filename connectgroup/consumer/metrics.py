@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import ClassVar, Final
 
 from ..telemetry.metric_table import Scope
-from ..telemetry.metrics import MetricSource, Value, register, unregister
-from ..telemetry.window import Rebalances, Window
+from ..telemetry.metrics import MetricSource, Rebalances, Value, Window, register, unregister
 
 CALLBACKS: Final = ("on_assigned", "on_revoked", "on_lost")
 

@@ -29,8 +29,7 @@ from typing import Any, Final, NamedTuple
 from ..checks import parse_address
 from ..errors import ConfigError
 from ..transport.access import client_context, load_authorities, load_certificate
-from ..transport.credentials import Credentials
-from ..transport.login import MECHANISMS
+from ..transport.credentials import MECHANISMS, Credentials
 
 PROTOCOLS: Final = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")
 SETTINGS: Final = (

@@ -19,9 +19,8 @@ from ..protocol.records.base import Kind, Tombstone
 from ..protocol.records.connect import RebalanceRecord, StatusRecord, UnitState
 from ..protocol.units import JOIN_EPOCH
 from ..telemetry.metric_table import Scope
-from ..telemetry.metrics import MetricSource, Value, register, unregister
+from ..telemetry.metrics import MetricSource, Value, Window, register, unregister
 from ..telemetry.spans import COMPUTED_BY, HANDOVER, MOVED, STARTED, RebalanceSpans, RebalanceState, is_tracing
-from ..telemetry.window import Window
 from ..threads import clock_of
 from .intake import Command
 from .journal import Writability

@@ -16,7 +16,7 @@ from collections.abc import Collection, Coroutine, Mapping
 from typing import Any, Final, Protocol
 
 from ..group.kernel.outcome import TransactionOutcome, TransactionsEnded
-from ..group.offsets.state import Offsets, Place
+from ..group.offsets import Offsets, Place
 from ..protocol.units import printable
 from .shard import Shard
 

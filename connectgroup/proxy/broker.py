@@ -9,10 +9,10 @@ import struct
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final, cast
 
-from ..consumer.connection import BROKER, SHARE_OF_SESSION
+from ..consumer.client import BROKER, SHARE_OF_SESSION
 from ..consumer.security import PLAINTEXT, BrokerSecurity
 from ..errors import NotCoordinator, TransportError, UnstableOffsetCommit, WireError
-from ..group.offsets.state import Place
+from ..group.offsets import Place
 from ..protocol.messages.api import Request
 from ..protocol.messages.cluster import (
     ApiVersionsRequest,
@@ -22,11 +22,11 @@ from ..protocol.messages.cluster import (
 )
 from ..protocol.messages.offsets import OffsetFetchRequest, OffsetFetchResponse, TopicToFetch
 from ..transport.base import name_lookup_errors, reason
-from ..transport.login import log_in
+from ..transport.credentials import log_in
 from ..transport.tcp_client import Link
 from ..wire.apis import API_VERSIONS, FIND_COORDINATOR, OFFSET_FETCH, decode_response, encode_request
 from ..wire.forwarded import METADATA, brokers_in, endpoint
-from ..wire.framing import FrameReader, frame
+from ..wire.primitives import FrameReader, frame
 
 CONNECT_TIMEOUT_S: Final = 10.0
 

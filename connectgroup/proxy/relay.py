@@ -61,7 +61,7 @@ from ..wire.forwarded import (
     with_addresses,
     with_endpoints,
 )
-from ..wire.framing import FrameReader, frame
+from ..wire.primitives import FrameReader, frame
 from .broker import Broker, Cluster
 
 TRANSACTION: Final = 1

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from ..connector import Batch
-from ..dataplane.committing import CommitQueue
 from ..dataplane.dead_letters import DeadLetter, DeadLetters, DeadLetterSink, place_and_reason
 from ..dataplane.ownership import Owner, Range
 from ..dataplane.sink import PartSink, PartWriter
+from ..dataplane.source import CommitQueue
 from ..dataplane.transform import RowTransform
 from .errors import SparkError
 from .remote import frame_of

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from ..dataplane.committing import CommitQueue
-    from ..dataplane.source import BatchPlanner, BatchReader, PartReader, SparkStream
+    from ..dataplane.source import BatchPlanner, BatchReader, CommitQueue, PartReader, SparkStream
 
 # --------------------------------------------------------------------------------------------------
 # Measures a running query at intervals: whether it polls its source, and what it has not read yet.

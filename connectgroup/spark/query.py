@@ -1,7 +1,7 @@
 """One task: one query, from the claim to the last commit. ``start_query`` chooses what drives its batches.
 
 A start claims the task, reads the positions and starts the query. A batch has its range, and its rows are collected and
-committed with it. The next batch is read during the commit (``dataplane.committing``). The query is named after
+committed with it. The next batch is read during the commit (``CommitQueue``). The query is named after
 connector, task and owner epoch. Its checkpoint is a new temporary directory for each start: the sink stores the
 offsets, so no part of a checkpoint outlives the query that wrote it.
 """
@@ -22,12 +22,11 @@ from typing import TYPE_CHECKING, Final
 
 from ..connector import Batch, Task, TaskContext
 from ..dataplane.columns import Columns
-from ..dataplane.committing import CommitQueue
 from ..dataplane.dead_letters import DeadLetter, DeadLetterSink, check_reserved, log_dead_letters
 from ..dataplane.iterator import IteratorSource
 from ..dataplane.ownership import Owner
 from ..dataplane.polling import Polling, Triggered
-from ..dataplane.source import PartReader
+from ..dataplane.source import CommitQueue, PartReader
 from .batches import Batches, Claimed
 from .driving import Driving, LocalDriving, Measuring, ReadingHere, open_stream
 from .errors import SparkError, root_cause
@@ -42,9 +41,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from ..dataplane.committing import CommittedPositions
     from ..dataplane.sink import Sink
-    from ..dataplane.source import Publisher, Source
+    from ..dataplane.source import CommittedPositions, Publisher, Source
 
 logger = logging.getLogger(__name__)
 

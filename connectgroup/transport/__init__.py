@@ -2,9 +2,9 @@
 
 Decisions:
 
-- The transport authenticates; the group rules never see a secret. ``sasl`` has the mechanisms, ``admission`` what a
-  client may send before, ``login`` the client's side. Our own clients use SCRAM only: the password is not sent, and
-  the server proves that it knows its verifier, so a program that takes the port of a stopped coordinator gets no
+- The transport authenticates; the group rules never see a secret. ``sasl`` has the mechanisms, ``tcp_connection`` what
+  a client may send before, ``credentials`` the client's side. Our own clients use SCRAM only: the password is not sent,
+  and the server proves that it knows its verifier, so a program that takes the port of a stopped coordinator gets no
   request. For the same reason a client with credentials rejects a server that asks for none.
 - Who may do what is decided at the port (``group_access``), in a handler around the coordinator's, and only if there
   are rules: a request that is refused costs no record. The refusal has no coordinator epoch, so the member rule for

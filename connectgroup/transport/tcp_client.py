@@ -25,11 +25,10 @@ from ..protocol.messages.heartbeat import HeartbeatRequest
 from ..protocol.units import printable
 from ..wire.apis import APIS, HEARTBEAT, MAX_SENT, Api, decode_response, encode_request
 from ..wire.forwarded import PRODUCE
-from ..wire.framing import FrameReader, frame
+from ..wire.primitives import FrameReader, frame
 from .access import Access
 from .base import Client, name_lookup_errors, reason
-from .credentials import find_credentials
-from .login import credentials_missing, log_in, server_unauthenticated
+from .credentials import credentials_missing, find_credentials, log_in, server_unauthenticated
 
 MAX_RESPONSE_BYTES: Final = 64 * 1024 * 1024
 

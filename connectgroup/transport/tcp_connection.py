@@ -53,7 +53,7 @@ from ..wire.apis import (
     refusal,
     response_to,
 )
-from ..wire.framing import DEFAULT_MAX_BYTES, FrameReader, frame
+from ..wire.primitives import DEFAULT_MAX_BYTES, FrameReader, frame
 from .access import name_in
 from .base import Conversation, Relay
 from .limits import Limits, descriptor_of

@@ -44,7 +44,7 @@ from .apis import (
     response_to,
     served,
 )
-from .framing import FrameReader, frame
+from .primitives import FrameReader, frame
 from .record_codec import decode_record, encode_record
 
 __all__ = [

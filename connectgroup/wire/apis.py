@@ -15,7 +15,7 @@ anything invalid after that                            that API's own response w
                                                        complete, so the connection stays open
 ====================================================  ==========================================================
 
-A framing error (``framing``) also closes the connection.
+A framing error (``primitives``) also closes the connection.
 
 Source: Kafka's protocol guide; ``RequestHeader.parse``, ``RequestContext.parseRequest``; KIP-511 for ApiVersions.
 """

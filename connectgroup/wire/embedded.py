@@ -1,8 +1,9 @@
-"""The data that consumers exchange through a coordinator that does not interpret it: Subscription and Assignment.
+"""The data that members exchange in JoinGroup, SyncGroup and LeaveGroup: of consumers, and of classic workers.
 
-A member puts one Subscription per offered assignor into its JoinGroup; the leader reads all of them and puts one
-Assignment per member into its SyncGroup. The coordinator only transports them. Each begins with its version in two
-bytes; the rest is not flexible, has no tagged fields, and is extended only at its end:
+A coordinator does not interpret that of consumers, Subscription and Assignment. A member puts one Subscription per
+offered assignor into its JoinGroup; the leader reads all of them and puts one Assignment per member into its SyncGroup.
+The coordinator only transports them. Each begins with its version in two bytes; the rest is not flexible, has no tagged
+fields, and is extended only at its end:
 
     Subscription   0  topics, user data
                    1  owned partitions       (KIP-429)
@@ -21,6 +22,11 @@ Two rules are stricter than Kafka's, as in our codec: text that is not UTF-8 is 
 and thereby names a different topic; and of negative lengths only -1 is null.
 
 Source: Kafka's ``ConsumerProtocolSubscription.json``, ``ConsumerProtocolAssignment.json`` and ``ConsumerProtocol``.
+
+Workers of the classic protocol: the metadata in JoinGroup and LeaveGroup is a ConnectGroupHeartbeat request, the
+assignment in a SyncGroup response is a ConnectGroupHeartbeat response. Each begins with the version of that API in two
+bytes; the rest is the body. As in ``apis``, bytes that are not exactly one message are rejected, and every length is
+checked before it is used.
 """
 
 from __future__ import annotations
@@ -29,11 +35,14 @@ import struct
 from collections.abc import Callable
 from itertools import groupby, repeat
 from operator import attrgetter
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from ..errors import WireError
 from ..protocol.messages.classic import UNKNOWN_GENERATION, EmbeddedAssignment, Subscription
+from ..protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from ..protocol.units import Partitions, TopicPartition
+from .apis import APIS, HEARTBEAT
+from .codec import Codec
 from .primitives import WireFault, bad_count, bad_length, classic_string, read_classic_string
 
 T = TypeVar("T")
@@ -251,3 +260,54 @@ class _EmbeddedReader:
         (value,) = form.unpack_from(self._data, self.pos)
         self.pos += form.size
         return value
+
+
+_API: Final = APIS[HEARTBEAT]
+_VERSION: Final = struct.Struct(">h")
+
+
+def encode_request(request: HeartbeatRequest) -> bytes:
+    """Encode a heartbeat as the metadata of a JoinGroup or LeaveGroup.
+
+    Raises:
+        WireError: a value that its field cannot hold.
+    """
+    return _encoded(_API.requests, request)
+
+
+def decode_request(data: bytes) -> HeartbeatRequest:
+    """Decode the metadata of a JoinGroup or LeaveGroup.
+
+    Raises:
+        WireError: not a heartbeat of a version known here.
+    """
+    request = _decoded("JoinGroup metadata", _API.requests, data)
+    assert isinstance(request, HeartbeatRequest)
+    return request
+
+
+def encode_response(response: HeartbeatResponse) -> bytes:
+    """Encode the response to a heartbeat as the assignment of a SyncGroup response. Raises as ``encode_request``."""
+    return _encoded(_API.responses, response)
+
+
+def decode_response(data: bytes) -> HeartbeatResponse:
+    """Decode the assignment of a SyncGroup response. Raises as ``decode_request``."""
+    response = _decoded("SyncGroup assignment", _API.responses, data)
+    assert isinstance(response, HeartbeatResponse)
+    return response
+
+
+def _encoded(codecs: dict[int, Codec], message: HeartbeatRequest | HeartbeatResponse) -> bytes:
+    version = max(codecs)
+    return _VERSION.pack(version) + codecs[version].encode(message)
+
+
+def _decoded(name: str, codecs: dict[int, Codec], data: bytes) -> Any:
+    if len(data) < _VERSION.size:
+        raise WireError(f"{name}: got {len(data)} bytes; allowed: {_VERSION.size} or more")
+    (version,) = _VERSION.unpack_from(data)
+    codec = codecs.get(version)
+    if codec is None:
+        raise WireError(f"{name}: version: got {version}; allowed: {min(codecs)} to {max(codecs)}")
+    return codec.decode(data, _VERSION.size)

@@ -29,7 +29,7 @@ from ..protocol.messages.classic import (
 from ..protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from ..protocol.units import JOIN_EPOCH
 from ..transport.base import Client
-from ..wire.classic_worker import decode_response, encode_request
+from ..wire.embedded import decode_response, encode_request
 
 SESSION_TIMEOUT_MS = 10_000
 """Session timeout in a worker's first JoinGroup. The coordinator uses its own, and returns it with SyncGroup."""

@@ -2,29 +2,36 @@
 
 Each heartbeat starts with a check of the lease, so that a worker that resumes from a pause detects an expired lease
 before it sends a request. Heartbeats continue after it: fenced units run on, and the coordinator must hear of them.
+
+With them a worker process says of itself when it started, its memory, and what it logs of its units. An operator sees
+the lines with ``connectgroup connectors logs``, also those of a worker that has ended since.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from typing import Final
 
 from ..backoff import BackOff, should_log
 from ..errors import ComputeAssignment, GroupError, TransportError, from_code
+from ..loggers import Repeats
 from ..member.actions import Action
 from ..member.state_machine import ConvertedAssignment, Member, convert
+from ..os_process import memory_bytes
 from ..protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse, TaskStatus
-from ..protocol.messages.progress import MAX_LINES, LogLine, TaskProgress
-from ..protocol.units import JOIN_EPOCH
+from ..protocol.messages.progress import MAX_LINE, MAX_LINES, LogLine, TaskProgress
+from ..protocol.units import JOIN_EPOCH, Unit, printable
 from ..telemetry.spans import continued
 from ..threads import NoThread, off_loop
 from ..transport.base import Client
 from .call_pool import TryAgain, WakeUp
 from .metrics import WorkerMetrics
-from .process_report import ProcessReport
 from .settings import WorkerSettings
 
 logger = logging.getLogger(__name__)
@@ -284,3 +291,56 @@ async def _convert(response: HeartbeatResponse) -> ConvertedAssignment | None:
         return await off_loop("convert assignment", convert, assignment)
     except NoThread:
         return None
+
+
+MAX_KEPT: Final = 500
+"""Lines that wait for the next heartbeats; of more, the oldest are dropped, and the next one says how many."""
+
+
+class ProcessReport(logging.Handler):
+    """Keeps the lines of this package's log that are about a unit: those whose first argument is one.
+
+    Only this package hides credentials in what it logs; other loggers are not read. Add it to the logger of the
+    package.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.started_ms = time.time_ns() // 1_000_000
+        # Changed by emit, which logging calls under a lock, and by take_lines.
+        self._lines: deque[LogLine] = deque()
+        self._dropped = 0
+        self.addFilter(Repeats(self))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a line; the status of a unit, which the group gets anyway, is marked with ``is_status``."""
+        unit = record.args[0] if isinstance(record.args, tuple) and record.args else None
+        if not isinstance(unit, Unit) or getattr(record, "is_status", False):
+            return
+        text = printable(record.getMessage().removeprefix(f"{unit}: "), limit=MAX_LINE - 100)
+        if len(self._lines) >= MAX_KEPT:
+            self._lines.popleft()
+            self._dropped += 1
+        elif self._dropped:
+            text, self._dropped = f"{text} ({self._dropped} lines before it are only in the worker's log)", 0
+        self._lines.append(
+            LogLine(
+                connector=unit.connector,
+                task=unit.task,
+                at_ms=round(record.created * 1000),
+                level=record.levelname[:20],
+                message=text,
+            )
+        )
+
+    def take_lines(self, limit: int) -> list[LogLine]:
+        """The oldest lines that have not been taken, at most ``limit``."""
+        self.acquire()
+        try:
+            return [self._lines.popleft() for _ in range(min(limit, len(self._lines)))]
+        finally:
+            self.release()
+
+    def memory(self) -> int:
+        """Bytes of memory of this process and of those that it has started, such as Java; 0 if unknown."""
+        return memory_bytes()

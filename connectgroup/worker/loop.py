@@ -49,8 +49,7 @@ from .callbacks import Callbacks
 from .classic import ClassicClient
 from .compute import Computations, ControlRequests, check_configs
 from .hanging import LoopWatch
-from .heartbeat import Heartbeats
-from .process_report import ProcessReport
+from .heartbeat import Heartbeats, ProcessReport
 from .runner import MeasuredRunner, Runner
 from .settings import FIRST_INTERVAL_MS, STOP_SHARE, Connections, WorkerSettings, new_process_id
 from .state import StopReason, WorkerState

@@ -13,8 +13,7 @@ from ..member.state_machine import Member, Phase
 from ..protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from ..protocol.units import JOIN_EPOCH
 from ..telemetry.metric_table import Scope
-from ..telemetry.metrics import MetricSource, forget, register
-from ..telemetry.window import Rebalances, Window
+from ..telemetry.metrics import MetricSource, Rebalances, Window, forget, register
 from ..threads import clock_of
 
 _NO_REBALANCE: Final = (ComputeTarget, Restart, Drain)

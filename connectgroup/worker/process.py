@@ -41,8 +41,8 @@ from ..spark.remote import remote_address
 from ..spark.session import JAVA, SHARED, runs_here, session_is_alive
 from ..threads import off_loop
 from ..transport.following import FollowingClient
+from .heartbeat import ProcessReport
 from .loop import Worker
-from .process_report import ProcessReport
 from .runner import TaskRunner
 from .scratch import Scratch
 from .serving import handle_signals

@@ -12,8 +12,7 @@ from ..protocol.messages.progress import MAX_TOPICS, UNKNOWN, Progress, TaskProg
 from ..protocol.records.connect import UnitState
 from ..protocol.units import Unit, printable
 from ..telemetry.metric_table import Scope
-from ..telemetry.metrics import MetricSource, Value, register
-from ..telemetry.window import Window
+from ..telemetry.metrics import MetricSource, Value, Window, register
 
 STATUSES: Final = {
     UnitState.RUNNING: "running",

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from connectgroup.assign.api import PartitionAssignment, PartitionAssignor, PartitionAssignorInput
-from connectgroup.assign.columns.partition import SEVERAL, UNASSIGNED, PartitionColumns, collector_paused, order_of
+from connectgroup.assign.columns import SEVERAL, UNASSIGNED, PartitionColumns, collector_paused, order_of
 from connectgroup.assign.members import claimants, validate_subscription
 from connectgroup.assign.sandbox import run_assignor
 from connectgroup.errors import PluginError

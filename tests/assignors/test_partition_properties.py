@@ -23,7 +23,7 @@ from connectgroup.assignors.sticky import StickyAssignor
 from connectgroup.assignors.uniform import UniformAssignor
 from connectgroup.plugins import available, load_partition_assignor
 from connectgroup.protocol.units import Partitions, TopicPartition
-from connectgroup.testing.contracts.partition_assignor import PartitionAssignorContract
+from connectgroup.testing.contracts.assignor import PartitionAssignorContract
 from tests.volume import volume
 
 from .flow import best_balance

@@ -32,7 +32,7 @@ from connectgroup.protocol.messages.describe import DeleteRequest, DescribeGroup
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
 from connectgroup.protocol.messages.offsets import OffsetCommitRequest, PartitionCommit, TopicCommit
 from connectgroup.wire.apis import APIS, HEARTBEAT, encode_request
-from connectgroup.wire.framing import frame
+from connectgroup.wire.primitives import frame
 
 GROUP: Final = "sleepers"
 MEMBER: Final = "w1"

@@ -16,7 +16,7 @@ import pytest
 
 from connectgroup.protocol.messages.cluster import ApiVersionsRequest
 from connectgroup.wire.apis import encode_request
-from connectgroup.wire.framing import frame
+from connectgroup.wire.primitives import frame
 
 from ..integration.commands import CommandGroup
 from ..integration.processes import Program, call_command, wait

@@ -23,7 +23,7 @@ from connectgroup.protocol.messages.offsets import OffsetCommitRequest, Partitio
 from connectgroup.protocol.records.connect import GroupRecord, Record
 from connectgroup.transport.tcp_client import TcpClient
 from connectgroup.transport.tcp_server import TcpServer
-from connectgroup.wire.classic_worker import encode_request
+from connectgroup.wire.embedded import encode_request
 from tests.coordinator.toys import CounterType
 
 

@@ -22,8 +22,8 @@ from connectgroup.protocol.messages.cluster import (
     FindCoordinatorResponse,
     FoundCoordinator,
 )
-from connectgroup.wire.framing import FrameReader, frame
 from connectgroup.wire.kafka_apis import BROKER_APIS
+from connectgroup.wire.primitives import FrameReader, frame
 
 HEARTBEAT = GroupHeartbeatRequest(group_id="g", generation_id=1, member_id="m")
 API_OF_KEY = {api.key: api for api in BROKER_APIS.values()}

@@ -20,7 +20,7 @@ from connectgroup.errors import ConfigError, TransportError
 pytest.importorskip("confluent_kafka", reason="the extra 'kafka' is not installed")
 
 from connectgroup.consumer import GroupConsumer
-from connectgroup.consumer.connection import BrokerConnection
+from connectgroup.consumer.client import BrokerConnection
 from connectgroup.consumer.errors import BrokerError, Code, error_name
 from connectgroup.consumer.fetching import make_consumer
 from connectgroup.consumer.settings import GroupConsumerSettings

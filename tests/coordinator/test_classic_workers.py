@@ -28,7 +28,7 @@ from connectgroup.protocol.messages.classic import (
     SyncGroupRequest,
 )
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from connectgroup.wire.classic_worker import decode_response, encode_request
+from connectgroup.wire.embedded import decode_response, encode_request
 
 from .test_consumer_groups import serving, type_of
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from connectgroup.coordinator import lost_connections
+from connectgroup.coordinator import runtime
 from connectgroup.coordinator.runtime import Coordinator
 from connectgroup.errors import UnreleasedInstanceId
 from connectgroup.group.connect.settings import GroupSettings
@@ -23,7 +23,7 @@ from connectgroup.protocol.messages.classic import (
     JoinGroupRequest,
     OfferedProtocol,
 )
-from connectgroup.wire.classic_worker import encode_request
+from connectgroup.wire.embedded import encode_request
 from tests.worker.builders import settings
 
 from .builders import GROUP, add, ask, beat, change, look, served, serving
@@ -132,7 +132,7 @@ async def test_process_that_ends_shortly_after_its_connection_is_found() -> None
 
 async def test_processes_that_are_looked_for_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Any client may open and close connections, each with another name."""
-    monkeypatch.setattr(lost_connections, "MAX_LOOKS", 3)
+    monkeypatch.setattr(runtime, "MAX_LOOKS", 3)
     looked: set[str] = set()
 
     def has_ended(process: str) -> bool:

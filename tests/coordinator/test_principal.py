@@ -24,7 +24,7 @@ from connectgroup.protocol.messages.classic import (
 )
 from connectgroup.protocol.messages.connectors import UpdateConnectorsRequest
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
-from connectgroup.wire.classic_worker import encode_request
+from connectgroup.wire.embedded import encode_request
 from tests.worker.builders import settings
 
 from .builders import GROUP, add, beat, computed, look, served, serving

@@ -16,7 +16,7 @@ from connectgroup.coordinator.runtime import Coordinator
 from connectgroup.errors import LogError, PolicyViolation
 from connectgroup.group.classic.state import ClassicSettings
 from connectgroup.group.consumer.settings import ConsumerSettings
-from connectgroup.group.offsets.settings import OffsetSettings
+from connectgroup.group.offsets import OffsetSettings
 from connectgroup.log.memory import MemoryLog
 from connectgroup.protocol.messages.classic import (
     JoinGroupRequest,

@@ -13,14 +13,14 @@ from connectgroup.protocol.messages.api import Response
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
 from connectgroup.protocol.records.connect import CurrentRecord
 from connectgroup.protocol.units import JOIN_EPOCH
-from connectgroup.wire import classic_worker
+from connectgroup.wire import embedded
 
 
 def computed(effect: Compute, settings: GroupSettings) -> Computed:
     """Run a server-side assignor as the coordinator does, but in this thread and without a time limit."""
     result, error = None, ""
     try:
-        result = ConnectGroupType(settings, classic_worker).run_assignor(effect)
+        result = ConnectGroupType(settings, embedded).run_assignor(effect)
     except (Exception, SystemExit) as raised:
         error = str(raised) if isinstance(raised, ConnectGroupError) else repr(raised)
     return Computed(group_id=effect.group_id, epoch=effect.epoch, assignor=effect.assignor, result=result, error=error)

@@ -8,7 +8,7 @@ import pytest
 
 from connectgroup.errors import ComputeAssignment, UnsupportedAssignor
 from connectgroup.group.kernel.outcome import TimerKind
-from connectgroup.group.kernel.selection import covers_all, listing_of, members_able_to_compute, select_assignor
+from connectgroup.group.kernel.state import covers_all, listing_of, members_able_to_compute, select_assignor
 from connectgroup.protocol.messages.assignment import InstalledMember
 from connectgroup.protocol.messages.common import AssignorInfo, grouped
 from connectgroup.protocol.records.connect import MemberRecord

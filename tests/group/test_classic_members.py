@@ -34,7 +34,7 @@ from connectgroup.protocol.messages.common import AssignorInfo, ConnectorTasks, 
 from connectgroup.protocol.messages.connectors import ConnectorChange, UpdateConnectorsRequest
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from connectgroup.protocol.units import Unit, Units
-from connectgroup.wire import classic_worker
+from connectgroup.wire import embedded
 
 from .builders import GROUP, info, settings
 from .effects import computed
@@ -51,7 +51,7 @@ class ClassicScene:
     """A group with the connectors ``c`` and ``d``, which the coordinator assigns round robin."""
 
     def __init__(self) -> None:
-        self.type = ConnectGroupType(settings(), classic_worker)
+        self.type = ConnectGroupType(settings(), embedded)
         self.group = self.type.new(GROUP)
         changes = tuple(ConnectorChange(connector=name, config=entries({"a": "b"})) for name in "cd")
         self.send(UpdateConnectorsRequest(group_id=GROUP, changes=changes))
@@ -74,7 +74,7 @@ class ClassicScene:
             owned=owned(units),
             client_assignors=assignors or None,
         )
-        offered = OfferedProtocol(name=WORKER_PROTOCOL, metadata=classic_worker.encode_request(beat))
+        offered = OfferedProtocol(name=WORKER_PROTOCOL, metadata=embedded.encode_request(beat))
         response = self.send(
             JoinGroupRequest(
                 group_id=GROUP,
@@ -91,7 +91,7 @@ class ClassicScene:
         """The response to the member's heartbeat, or the error code."""
         request = SyncGroupRequest(group_id=GROUP, generation_id=generation, member_id=member_id)
         response = self.send(request)
-        return response.error_code or classic_worker.decode_response(response.assignment)
+        return response.error_code or embedded.decode_response(response.assignment)
 
     def heartbeat(self, member_id: str, generation: int) -> int:
         request = GroupHeartbeatRequest(group_id=GROUP, generation_id=generation, member_id=member_id)

@@ -23,7 +23,7 @@ from connectgroup.protocol.messages.classic import JoinGroupRequest, OfferedProt
 from connectgroup.protocol.messages.consumer import ConsumerHeartbeatRequest
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
 from connectgroup.protocol.records.consumer import TopicMetadata
-from connectgroup.wire import classic_worker
+from connectgroup.wire import embedded
 
 FEW, MANY = 100, 4_000
 MORE_AT_MOST = 8
@@ -45,7 +45,7 @@ def _connect() -> tuple[Any, Callable[[int], Any]]:
             process_id=number,
         )
 
-    return ConnectGroupType(settings, classic_worker), join
+    return ConnectGroupType(settings, embedded), join
 
 
 def _consumer() -> tuple[Any, Callable[[int], Any]]:

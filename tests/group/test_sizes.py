@@ -40,7 +40,7 @@ from connectgroup.protocol.records.connect import (
     held,
 )
 from connectgroup.protocol.units import Unit
-from connectgroup.wire import classic_worker
+from connectgroup.wire import embedded
 
 from .builders import GROUP, FixedAssignor, Scene, foo, settings
 
@@ -282,7 +282,7 @@ def test_description_has_room_for_many_failed_tasks() -> None:
 
 
 def measure(scene: Scene) -> GroupNumbers:
-    return ConnectGroupType(settings(), classic_worker).measure(scene.group)
+    return ConnectGroupType(settings(), embedded).measure(scene.group)
 
 
 def test_group_at_rest(rest: Scene) -> None:

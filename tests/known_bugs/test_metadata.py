@@ -33,7 +33,7 @@ from connectgroup.protocol.units import Unit
 from connectgroup.transport.tcp_client import TcpClient
 from connectgroup.transport.tcp_server import TcpServer
 from connectgroup.wire.apis import HEARTBEAT, decode_response, encode_request
-from connectgroup.wire.framing import frame
+from connectgroup.wire.primitives import frame
 from tests.coordinator.builders import beat, look
 from tests.worker.builders import Spread, World, settings
 

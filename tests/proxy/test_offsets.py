@@ -27,7 +27,7 @@ from connectgroup.protocol.messages.offsets import (
 )
 from connectgroup.topics import MetadataReader
 from connectgroup.wire.apis import APIS, decode_response, encode_request
-from connectgroup.wire.framing import frame
+from connectgroup.wire.primitives import frame
 from tests.integration.processes import wait
 from tests.volume import ci_only
 

@@ -27,7 +27,7 @@ from connectgroup.proxy.server import ProxyServer
 from connectgroup.topics import StaticTopics
 from connectgroup.wire.apis import decode_response, encode_request, encode_response
 from connectgroup.wire.forwarded import endpoint
-from connectgroup.wire.framing import frame
+from connectgroup.wire.primitives import frame
 
 pytestmark = pytest.mark.asyncio
 

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from connectgroup.dataplane.committing import CommitQueue
 from connectgroup.dataplane.errors import SinkError
+from connectgroup.dataplane.source import CommitQueue
 from tests.no_threads import NoThreads
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from connectgroup.telemetry.metric_table import METRICS
+from connectgroup.telemetry.metrics import Window
 from connectgroup.telemetry.reference import reference
-from connectgroup.telemetry.window import Window
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 

@@ -17,7 +17,7 @@ from connectgroup.transport.access import Access, Security
 from connectgroup.transport.tcp_client import TcpClient
 from connectgroup.transport.tcp_server import TcpServer
 from connectgroup.wire.apis import APIS, decode_response, encode_request
-from connectgroup.wire.framing import FrameReader, frame
+from connectgroup.wire.primitives import FrameReader, frame
 
 
 @asynccontextmanager

@@ -19,7 +19,7 @@ from connectgroup.testing.contracts.transport import ScriptedHandler, closing, s
 from connectgroup.transport.tcp_client import TcpClient
 from connectgroup.transport.tcp_server import TcpServer
 from connectgroup.wire.apis import API_VERSIONS, HEARTBEAT, encode_response, served
-from connectgroup.wire.framing import frame
+from connectgroup.wire.primitives import frame
 from tests.no_threads import NoThreads
 
 pytestmark = pytest.mark.timeout(60)

@@ -35,7 +35,7 @@ from connectgroup.wire.apis import (
     encode_request,
     served,
 )
-from connectgroup.wire.framing import frame
+from connectgroup.wire.primitives import frame
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -25,7 +25,7 @@ from connectgroup.wire.apis import (
     HEARTBEAT,
     encode_request,
 )
-from connectgroup.wire.framing import frame
+from connectgroup.wire.primitives import frame
 from tests.no_threads import NoThreads
 
 from .test_tcp_server import Peer, server

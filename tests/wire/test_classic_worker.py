@@ -7,7 +7,7 @@ import pytest
 from connectgroup.errors import WireError
 from connectgroup.protocol.messages.common import ConnectorTasks
 from connectgroup.protocol.messages.heartbeat import HeartbeatAssignment, HeartbeatRequest, HeartbeatResponse, UnitGrant
-from connectgroup.wire.classic_worker import decode_request, decode_response, encode_request, encode_response
+from connectgroup.wire.embedded import decode_request, decode_response, encode_request, encode_response
 from tests.fuzzing import INPUTS, attack
 
 UNITS = (ConnectorTasks(connector="c", owns_connector=True, tasks=(0, 2)),)

@@ -18,7 +18,7 @@ from connectgroup.errors import ConfigError, GroupMaxSizeReached
 from connectgroup.member.settings import GroupProtocol, MemberSettings
 from connectgroup.protocol.messages.assignment import PrepareRequest
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, TaskStatus
-from connectgroup.wire.classic_worker import decode_request, encode_request
+from connectgroup.wire.embedded import decode_request, encode_request
 from connectgroup.worker.classic import MAX_METADATA_BYTES, SHORT_MESSAGE, metadata_of
 from tests.volume import volume
 

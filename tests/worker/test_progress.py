@@ -13,7 +13,7 @@ from connectgroup.protocol.messages.describe import DescribeRequest, DescribeRes
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
 from connectgroup.protocol.messages.progress import Progress
 from connectgroup.protocol.units import Unit
-from connectgroup.worker.process_report import MAX_KEPT, ProcessReport
+from connectgroup.worker.heartbeat import MAX_KEPT, ProcessReport
 
 from .builders import GROUP, World
 

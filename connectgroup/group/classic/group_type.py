@@ -46,6 +46,7 @@ from ...protocol.records.base import Key, Kind, Tombstone
 from ...protocol.records.connect import Record
 from ...protocol.records.consumer import ClassicState
 from ...protocol.units import printable
+from .. import offsets
 from ..kernel.members import no_such_group
 from ..kernel.outcome import (
     Compute,
@@ -60,9 +61,7 @@ from ..kernel.outcome import (
     TransactionsEnded,
 )
 from ..kernel.state import NO_PROCESS, Process
-from ..offsets import rules
-from ..offsets.rules import end_transactions, refused_commit
-from ..offsets.state import Topics
+from ..offsets import Topics, end_transactions, refused_commit
 from ..registry import NO_CLIENT, ClientInfo, GroupNumbers, Input, RequestTraits, Retired
 from .assignment import (
     continue_without_pending,
@@ -310,7 +309,7 @@ def commit(step: ClassicStep, request: OffsetCommitRequest) -> Outcome[Response 
         GroupIdNotFound, IllegalGeneration, RebalanceInProgress, UnknownMemberId, FencedInstanceId: nothing is
             committed.
     """
-    if (unknown := rules.commits_nothing(request, step.topics)) is not None:
+    if (unknown := offsets.commits_nothing(request, step.topics)) is not None:
         return step.outcome(unknown)
     group, generation = step.group, request.generation_id_or_member_epoch
     if generation < 0 and not group.members:
@@ -322,7 +321,7 @@ def commit(step: ClassicStep, request: OffsetCommitRequest) -> Outcome[Response 
         if group.state is ClassicState.COMPLETING_REBALANCE:
             raise RebalanceInProgress("the leader has not assigned yet")
         step.arm_session(request.member_id)
-    response, records = rules.commit(
+    response, records = offsets.commit(
         request, lambda topic, partition: 0, step.now_ms, step.topics, group.offsets, step.settings.offsets
     )
     for record in records:
@@ -348,7 +347,7 @@ def commit_in_transaction(step: ClassicStep, commit: CommitInTransaction) -> Out
         _check_member(step, request)
         if not group.is_generation_of(request.member_id, generation):
             raise IllegalGeneration(f"generation {generation}; the group is at {group.generation}")
-    response, records = rules.commit_in_transaction(
+    response, records = offsets.commit_in_transaction(
         commit, lambda topic, partition: 0, step.now_ms, step.topics, group.offsets, step.settings.offsets
     )
     for record in records:
@@ -370,7 +369,7 @@ def delete(
         raise GroupIdNotFound(f"GroupId: got {name!r}; there is no such group")
     if group.members and group.record.protocol_type != CONSUMERS:
         raise NonEmptyGroup(f"group {name} has {len(group.members)} members; allowed: a group without members")
-    response, records = rules.delete(group.offsets, request, step.topics, is_subscribed)
+    response, records = offsets.delete(group.offsets, request, step.topics, is_subscribed)
     for record in records:
         step.write(record)
     return step.outcome(response)
@@ -388,7 +387,7 @@ def expire(step: ClassicStep, is_subscribed: Callable[[str], bool]) -> tuple[Rec
     if group.members and (group.record.protocol_type != CONSUMERS or group.state is not ClassicState.STABLE):
         return ()
     before_ms = step.now_ms - step.settings.offsets.retention_ms
-    return rules.expired(group.offsets, is_subscribed, lambda record: empty_ms or record.at_ms, before_ms)
+    return offsets.expired(group.offsets, is_subscribed, lambda record: empty_ms or record.at_ms, before_ms)
 
 
 def _check_member(step: ClassicStep, request: OffsetCommitRequest | TxnOffsetCommitRequest) -> None:
@@ -406,7 +405,7 @@ def _check_member(step: ClassicStep, request: OffsetCommitRequest | TxnOffsetCom
 
 def fetch(step: ClassicStep, request: OffsetFetchRequest) -> Outcome[Response | None]:
     """Fetch offsets: of any sender."""
-    return step.outcome(rules.fetch(step.group.offsets, request, step.topics))
+    return step.outcome(offsets.fetch(step.group.offsets, request, step.topics))
 
 
 REBALANCING: Final = (ClassicState.PREPARING_REBALANCE, ClassicState.COMPLETING_REBALANCE)

@@ -12,8 +12,7 @@ from ...protocol.records.base import Kind, Tombstone
 from ...protocol.records.connect import GroupRecord, Record
 from ...protocol.records.consumer import ClassicGroupRecord, ClassicMemberRecord, ClassicState
 from ..kernel.state import ANY_PROCESS, Process
-from ..offsets.settings import OffsetSettings
-from ..offsets.state import Offsets
+from ..offsets import Offsets, OffsetSettings
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from ...protocol.records.base import Key, Kind, Tombstone
 from ...protocol.records.connect import GroupRecord, Record
 from ...protocol.records.consumer import ClassicMemberRecord, ClassicState
 from ..kernel.outcome import CancelTimer, Outcome, SetTimer, Timer, TimerKey, TimerKind
-from ..offsets.state import Topics
+from ..offsets import Topics
 from .state import ClassicGroupState, ClassicSettings
 
 GROUP_TYPE = "classic"

@@ -53,8 +53,7 @@ from ..kernel.outcome import (
     Warn,
     cancel_compute,
 )
-from ..kernel.selection import info_of, select_assignor, version_violation
-from ..kernel.state import NO_TARGET, Target
+from ..kernel.state import NO_TARGET, Target, info_of, select_assignor, version_violation
 from . import delay
 from .draft import ConnectDraft
 from .settings import GroupSettings, ServerAssignment

@@ -17,8 +17,7 @@ from ...protocol.units import STATIC_LEAVE_EPOCH, Unit, printable, show
 from ..kernel import outcome as timing
 from ..kernel.members import check_exists, check_sender, leave_temporarily
 from ..kernel.outcome import Outcome, Timer
-from ..kernel.selection import check_assignors
-from ..kernel.state import NO_TARGET, Process
+from ..kernel.state import NO_TARGET, Process, check_assignors
 from ..registry import ClientInfo
 from . import delay, validate
 from .assignment import ensure_computation

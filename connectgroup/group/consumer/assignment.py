@@ -48,8 +48,7 @@ from ..kernel.computation import (
 )
 from ..kernel.members import release_for_others
 from ..kernel.outcome import Compute, Computed, Effect, Match, Matched, Outcome, Timer, Warn, cancel_compute
-from ..kernel.selection import info_of, version_violation
-from ..kernel.state import NO_TARGET
+from ..kernel.state import NO_TARGET, info_of, version_violation
 from .settings import ConsumerServerAssignment, ConsumerSettings
 from .state import ConsumerDraft, ConsumerGroupState, target_of
 

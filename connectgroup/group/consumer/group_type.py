@@ -68,7 +68,7 @@ from ..kernel.outcome import (
 )
 from ..kernel.state import CacheKey
 from ..kernel.validate import check_group_id
-from ..offsets.rules import end_transactions, expired, refused_commit
+from ..offsets import end_transactions, expired, refused_commit
 from ..registry import NO_CLIENT, ClientInfo, GroupNumbers, Input, RequestTraits, Retired
 from . import classic_members, offsets, validate
 from .assignment import (

@@ -39,8 +39,7 @@ from ..kernel.computation import forget_prepare, under_way
 from ..kernel.members import check_exists, check_room, former_static_member, leave_temporarily
 from ..kernel.outcome import Outcome, Timer
 from ..kernel.reconcile import Current, ReconcileTarget, acknowledges, reconcile
-from ..kernel.selection import check_assignors
-from ..kernel.state import NO_TARGET
+from ..kernel.state import NO_TARGET, check_assignors
 from ..registry import ClientInfo
 from .assignment import change_of, ensure_computation, num_partitions, refresh
 from .settings import ConsumerSettings

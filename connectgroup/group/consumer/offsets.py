@@ -19,11 +19,10 @@ from ...protocol.messages.offsets import (
 )
 from ...protocol.records.base import Key, Kind, Tombstone
 from ...protocol.units import TopicPartition, printable
+from .. import offsets
 from ..kernel.members import check_deletable, check_exists
 from ..kernel.outcome import Outcome
-from ..offsets import rules
-from ..offsets.settings import OffsetSettings
-from ..offsets.state import Topics
+from ..offsets import OffsetSettings, Topics
 from .state import ConsumerDraft, ConsumerGroupState
 
 
@@ -44,18 +43,18 @@ def commit(
         StaleMemberEpoch: the member epoch is later than that of the member.
         UnsupportedVersion: the request's version is too old for a member of the consumer protocol.
     """
-    if (unknown := rules.commits_nothing(request, topics)) is not None:
+    if (unknown := offsets.commits_nothing(request, topics)) is not None:
         return Outcome(response=unknown)
     epoch = request.generation_id_or_member_epoch
     if epoch < 0 and not group.members:
-        response, records = rules.commit(request, _any_partition, now_ms, topics, group.offsets, settings)
+        response, records = offsets.commit(request, _any_partition, now_ms, topics, group.offsets, settings)
         return Outcome(response=response, records=records)
     _check_member(group, request.member_id)
     is_classic = group.members[request.member_id].uses_classic_protocol
     if request.lacks_member_epochs and not is_classic:
         raise UnsupportedVersion(f"{printable(request.member_id)} must commit with OffsetCommit v9 or later")
     check = _check_of(group, request.member_id, epoch, IllegalGeneration if is_classic else StaleMemberEpoch)
-    response, records = rules.commit(request, check, now_ms, topics, group.offsets, settings)
+    response, records = offsets.commit(request, check, now_ms, topics, group.offsets, settings)
     return Outcome(response=response, records=records)
 
 
@@ -69,11 +68,11 @@ def commit_in_transaction(
         IllegalGeneration: the member epoch is later than that of the member.
     """
     request = commit.request
-    check: rules.Check = _any_partition
+    check: offsets.Check = _any_partition
     if request.generation_id >= 0 or group.members:
         _check_member(group, request.member_id)
         check = _check_of(group, request.member_id, request.generation_id, IllegalGeneration)
-    response, records = rules.commit_in_transaction(commit, check, now_ms, topics, group.offsets, settings)
+    response, records = offsets.commit_in_transaction(commit, check, now_ms, topics, group.offsets, settings)
     return Outcome(response=response, records=records)
 
 
@@ -85,7 +84,7 @@ def delete(draft: ConsumerDraft, request: OffsetDeleteRequest, topics: Topics) -
     """
     group = draft.group
     check_exists(group)
-    response, records = rules.delete(group.offsets, request, topics, draft.is_subscribed)
+    response, records = offsets.delete(group.offsets, request, topics, draft.is_subscribed)
     return Outcome(response=response, records=records)
 
 
@@ -95,7 +94,7 @@ def _any_partition(topic: str, partition: int) -> int:
 
 def _check_of(
     group: ConsumerGroupState, member_id: str, epoch: int, stale: type[IllegalGeneration | StaleMemberEpoch]
-) -> rules.Check:
+) -> offsets.Check:
     """Which partitions a member may commit.
 
     Raises:
@@ -133,7 +132,7 @@ def fetch(group: ConsumerGroupState, request: OffsetFetchRequest, topics: Topics
                 raise StaleMemberEpoch(
                     f"{printable(member_id)} sent epoch {asked.member_epoch}, the group has it at {current.epoch}"
                 )
-    return Outcome(response=rules.fetch(group.offsets, request, topics))
+    return Outcome(response=offsets.fetch(group.offsets, request, topics))
 
 
 def _check_member(group: ConsumerGroupState, member_id: str) -> None:

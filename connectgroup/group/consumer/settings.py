@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from ...protocol.messages.consumer import ConsumerPrepareResponse, InstalledConsumer
-from ..offsets.settings import OffsetSettings
+from ..offsets import OffsetSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,7 +29,7 @@ from ...protocol.units import TopicPartition
 from ..kernel.draft import GroupDraft, Those
 from ..kernel.reconcile import Current
 from ..kernel.state import GroupState, MemberKinds, Target
-from ..offsets.state import Offsets
+from ..offsets import Offsets
 
 
 def target_of(target: ConsumerTargetMemberRecord | InstalledConsumer) -> Target[TopicPartition]:

@@ -17,8 +17,7 @@ from ...protocol.records.connect import ComputationRecord, GroupRecord, Record, 
 from . import outcome
 from .outcome import Outcome, Timer
 from .reconcile import NOTHING, Current, U
-from .selection import Listing, count_listing
-from .state import NO_TARGET, Computing, GroupState, M, Target
+from .state import NO_TARGET, Computing, GroupState, Listing, M, Target, count_listing
 
 A = TypeVar("A", bound=Response | None)
 """The response of a step."""
@@ -146,7 +145,7 @@ class GroupDraft(Computing, Generic[M, U], ABC):
         )
 
     def listings(self, *, without: str = "") -> Mapping[Listing, int]:
-        """The assignors that the members list, with the number of members that list them (``kernel.selection``).
+        """The assignors that the members list, with the number of members that list them (``kernel.state``).
 
         Args:
             without: a member that does not count.

@@ -29,7 +29,7 @@ from ...errors import ConfigError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from ...dataplane.committing import CommittedPositions
+    from ...dataplane.source import CommittedPositions
     from ..connect_runtime import JavaConnector
 
 METADATA: Final = ("key", "topic", "partition", "timestamp", "headers")

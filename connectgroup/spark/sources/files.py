@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from ...connector import Lag
 from ...dataplane.columns import Column, Columns, from_ddl, to_ddl
-from ...dataplane.committing import CommittedPositions
 from ...dataplane.ownership import Position, Range, metadata_of
-from ...dataplane.source import PartReader
+from ...dataplane.source import CommittedPositions, PartReader
 from ...errors import NO_VALUE, ConfigError
 from .catalog import is_slice_of
 from .dialect import EVOLVE_BYTES, is_wide

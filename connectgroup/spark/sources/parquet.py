@@ -19,12 +19,12 @@ from pydantic import Field
 
 from ...connector import Lag, LocalPath
 from ...dataplane.columns import Columns, from_ddl, to_arrow, to_ddl
-from ...dataplane.committing import CommittedPositions
 from ...dataplane.dead_letters import error_text
 from ...dataplane.errors import SourceError
 from ...dataplane.ownership import Position, Range, metadata_of
 from ...dataplane.real_paths import open_below
 from ...dataplane.settings import PluginSettings, require_absolute
+from ...dataplane.source import CommittedPositions
 from .catalog import Catalog, is_slice_of
 from .dialect import Drift
 from .file_settings import IDENTITY, ON_REWRITE

@@ -23,11 +23,10 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from pydantic import SecretStr
 
 from ...dataplane.columns import Column, Columns, to_ddl
-from ...dataplane.committing import CommittedPositions
 from ...dataplane.dead_letters import read_columns
 from ...dataplane.ownership import Range, encoded
 from ...dataplane.settings import PluginSettings
-from ...dataplane.source import BatchReader, PartReader, Source
+from ...dataplane.source import BatchReader, CommittedPositions, PartReader, Source
 from .mapped import MappedBatches
 
 if TYPE_CHECKING:

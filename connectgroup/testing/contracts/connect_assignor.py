@@ -8,7 +8,7 @@ runs the whole contract on a table of groups: without members, fresh, unbalanced
 owned units that no longer exist. Set ``even = False`` for an assignor that does not aim at equal task counts (one that
 balances by weight), ``sticky = False`` for one that ignores the current owners.
 
-``AssignorPromises`` has the guarantees of any assignor; ``contracts.partition_assignor`` has the class for assignors of
+``AssignorPromises`` has the guarantees of any assignor; ``contracts.assignor`` has the class for assignors of
 topic partitions.
 """
 

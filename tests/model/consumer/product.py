@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from connectgroup.group.classic.state import ClassicSettings
 from connectgroup.group.consumer.settings import ConsumerSettings
 from connectgroup.group.consumer.state import ConsumerGroupState
-from connectgroup.group.offsets.state import Offsets
+from connectgroup.group.offsets import Offsets
 from connectgroup.protocol.messages.consumer import ConsumerPrepareResponse
 from connectgroup.protocol.records.consumer import ConsumerMemberRecord, TopicMetadata
 from connectgroup.protocol.units import TopicPartition, Unit

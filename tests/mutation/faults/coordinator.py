@@ -74,7 +74,7 @@ COORDINATOR: tuple[Fault, ...] = (
         C("sequences of another user who knows the process id make a worker's requests late copies",
           "A.get(B.process, C)",
           "max((S for P, S in A.items() if P.process_id == B.process.process_id), default=C)")),
-    *at("connectgroup.coordinator.lost_connections:LostConnections.on_lost", "coordinator/test_principal.py",
+    *at("connectgroup.coordinator.runtime:LostConnections.on_lost", "coordinator/test_principal.py",
         C("another user removes a member with a heartbeat that names a process that has ended (PD-15)",
           "Process(A, B)", "Process(A, None)")),
     *at("connectgroup.transport.tcp_connection:Connection.principal", "transport/test_principals.py",

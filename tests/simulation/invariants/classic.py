@@ -17,9 +17,9 @@ from connectgroup.protocol.messages.classic import (
     SyncGroupRequest,
 )
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from connectgroup.wire import classic_worker
+from connectgroup.wire import embedded
 
-_decoded = lru_cache(maxsize=1_000)(classic_worker.decode_request)
+_decoded = lru_cache(maxsize=1_000)(embedded.decode_request)
 
 
 def as_heartbeat(request: Request) -> Request:
@@ -79,7 +79,7 @@ class ClassicResponses:
                     )
             case SyncGroupRequest() if not code:
                 beat = self._joined.get((coordinator, beat.member_id), beat)
-                seen = replace(classic_worker.decode_response(response.assignment), coordinator_epoch=epoch)
+                seen = replace(embedded.decode_response(response.assignment), coordinator_epoch=epoch)
             case LeaveGroupRequest() if not code:
                 seen = HeartbeatResponse(error_code=response.members[0].error_code, coordinator_epoch=epoch)
         return beat, seen

@@ -1,1 +1,0 @@
-"""The input of an assignor as integer arrays."""
