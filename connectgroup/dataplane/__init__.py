@@ -11,7 +11,7 @@ Decisions:
   by size or count. Tasks list the source at different moments and do not talk to each other, so a balance would let
   two tasks, or none, take a new file; and the sink ``kafka`` fences by task, so it would not reject the second one.
   The digits of a name decide, so numbered and dated files are spread evenly.
-- Reading and committing overlap (``source.CommitQueue``): at most one batch is committed and one is read. A batch that was
+- Reading and committing overlap (``CommitQueue``): at most one batch is committed and one is read. A batch that was
   read and not committed when a task stops is read again by the next owner. A batch counts as polled when it is
   committed, so that a commit that hangs is found.
 - A paused process keeps its file locks: a worker that is suspended inside a SQLite transaction blocks every other

@@ -5,7 +5,7 @@ in its data directory, and leaves a note with the path of that file where all pr
 ``connectgroup`` below ``$XDG_STATE_HOME`` (``~/.local/state``), one note for each port. So workers and commands of this
 user on this machine need no option. A note or a file that another user could have written is not used.
 
-``log_in`` is the client's side on a new connection, by SaslHandshake and SaslAuthenticate: SCRAM, or PLAIN if asked for.
+``log_in`` is the client's side on a new connection, by SaslHandshake and SaslAuthenticate: SCRAM, or PLAIN on request.
 """
 
 from __future__ import annotations
