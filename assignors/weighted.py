@@ -27,7 +27,7 @@ from __future__ import annotations
 import numpy as np
 
 from connectgroup.assign.api import ConnectAssignment, ConnectAssignor, ConnectAssignorInput
-from connectgroup.assign.columns.connect import ConnectColumns
+from connectgroup.assign.columns import ConnectColumns
 from connectgroup.protocol.units import NO_UNITS, Unit, show
 
 from .connect_rules import UNASSIGNED, Floats, Integers, Mask, Rules

@@ -144,11 +144,7 @@ CONSUMER_GROUPS: tuple[Fault, ...] = (
         C("a sender that is not a member commits while the group has members (OC-07)",
           "A < 0 and not B", "A < 0", model=True),
         C("an offset of a topic that does not exist is committed",
-<<<<<<< HEAD
-          "rules.commit(A, B, C, D, E, F)", "offsets.commit(A, B, C, None, E, F)", nth=1, model=True)),
-=======
           "offsets.commit(A, B, C, D, E, F)", "offsets.commit(A, B, C, None, E, F)", nth=1, model=True)),
->>>>>>> 6f85b492 (The planted fault of a commit follows the module's name)
     *at(f"{GROUP}.group_type:ConsumerGroupType._topics_changed", OFFSETS,
         C("the offsets of a deleted topic remain",
           "for A in B.group.offsets.changes(C): ...", "pass", model=True)),
