@@ -145,7 +145,7 @@ def test_missing_confluent_kafka_names_the_extra_to_install() -> None:
 
 def test_pure_modules_import_no_client() -> None:
     code = (
-        "import sys\nfrom connectgroup.assign import cooperative\nfrom connectgroup.consumer import choice, rounds\n"
+        "import sys\nfrom connectgroup.assign import api\nfrom connectgroup.consumer import rounds\n"
         "sys.exit(bool({'asyncio', 'confluent_kafka', 'pydantic'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
