@@ -164,12 +164,21 @@ def test_what_a_record_does_not_have_is_null_and_what_is_empty_stays_empty(kafka
     source = KafkaSource.create(KafkaSourceSettings.model_validate(settings), task=0, tasks=1)
     found = {each: read(source, {}, each)[0] for each in ("value", "key", "timestamp", "headers")}
     pairs = [("h", None), ("h", ""), ("", "x")]
-    assert found == {
+    expected: dict[str, list[Any]] = {
         "value": ["", None],
         "key": ["", None],
         "timestamp": [None, datetime.datetime(1970, 1, 1, 0, 0, 0, 1000, datetime.UTC)],
         "headers": [[{"key": key, "value": value} for key, value in pairs], None],
     }
+    assert found == expected
+    # Without Java, as for sinks of files; such rows have no headers.
+    source = KafkaSource.create(
+        KafkaSourceSettings.model_validate({**settings, "metadata": "key,timestamp"}), task=0, tasks=1
+    )
+    reader = source.part_batches({})
+    assert reader is not None
+    rows = pyarrow.Table.from_batches(list(reader.read_part(Range(slice=f"{name}-0", start=0, end=2))))
+    assert rows.to_pydict() == {each: expected[each] for each in ("value", "key", "timestamp")}
 
 
 def test_records_lag_grows_while_the_sink_is_blocked_and_goes_to_0(
@@ -206,6 +215,34 @@ def test_lag_of_partitions_that_begin_at_the_end_counts_what_came_since(kafka: s
     produce(kafka, name, [(0, "k", "v"), (1, "k", "v")])
     assert source.lag({}) == Lag(records=2)
     assert source.lag({f"{name}-0": 4}) == Lag(records=1)
+
+
+def test_partition_that_was_empty_or_is_added_begins_at_its_start(kafka: str, spark: None) -> None:
+    """With ``latest``: its records are newer than the connector, also those that are written while no task runs."""
+    from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[attr-defined]
+
+    name = f"t{uuid.uuid4().hex}"
+    make_topic(kafka, name, 3)
+    produce(kafka, name, [(0, "k", "old"), (1, "k", "old")])
+    settings = {"bootstrap.servers": kafka, "topics": name, "starting.offsets": "latest"}
+
+    def opened() -> KafkaSource:
+        return KafkaSource.create(KafkaSourceSettings.model_validate(settings), task=0, tasks=1)
+
+    values, positions = read(opened(), {}, "value")
+    assert (values, positions) == ([], {f"{name}-0": 1, f"{name}-1": 1})
+    batches = opened().batches({})
+    assert batches.plan({}) == positions
+    assert batches.plan(positions) == positions
+    admin = AdminClient({"bootstrap.servers": kafka})
+    admin.create_partitions([NewPartitions(name, 4)])[name].result(30)
+    produce(kafka, name, [(0, "k", "n0"), (2, "k", "n2"), (3, "k", "n3")])
+    source = opened()
+    assert source.lag(positions) == Lag(records=3)
+    ends = {f"{name}-{n}": end for n, end in enumerate((2, 1, 1, 1))}
+    assert source.batches(positions).plan(positions) == ends
+    found, reached = read(source, positions, "value")
+    assert (sorted(map(str, found)), reached) == (["n0", "n2", "n3"], ends)
 
 
 def _numbers(servers: str, name: str, numbers: range) -> None:

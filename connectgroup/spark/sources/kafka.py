@@ -77,7 +77,11 @@ class KafkaSourceSettings(ConverterSettings):
         ),
     ] = ""
     starting_offsets: Annotated[
-        Literal["earliest", "latest"], Field(description="earliest, latest: where partitions without an offset begin")
+        Literal["earliest", "latest"],
+        Field(
+            description="earliest, latest: where a topic begins of which a task has no offset. Once it has one,"
+            " partitions that were empty until then, or that are added, begin at their start"
+        ),
     ] = "earliest"
     schema_: Annotated[
         str | None,
@@ -240,9 +244,11 @@ class KafkaSource(Source):
             return session.readStream.format("rate").load().where("false").selectExpr(
                 *(f"CAST(NULL AS {column.type}) AS `{column.name}`" for column in self.columns)
             )  # fmt: skip
-        beginning = -2 if self._settings.starting_offsets == "earliest" else -1
         starts = {
-            topic: {str(n): int(positions.get(f"{topic}-{n}", beginning)) for n in numbers}
+            topic: {
+                str(n): int(positions.get(f"{topic}-{n}", -2 if self.begins_early(topic, positions) else -1))
+                for n in numbers
+            }
             for topic, numbers in mine.items()
         }
         records = (
@@ -388,14 +394,20 @@ class KafkaSource(Source):
         mine = self._mine()
         ends = offsets_of(self._settings, mine, latest=True)
         new = [(topic, n) for topic, n in mine if f"{topic}-{n}" not in positions]
-        if self._settings.starting_offsets == "earliest":
-            starts = offsets_of(self._settings, new, latest=False)
-        else:
+        early = [(topic, n) for topic, n in new if self.begins_early(topic, positions)]
+        for topic, n in new:
             # Spark has noted the end as it was when the query started; this is the first end that was measured since.
-            for topic, n in new:
-                self._first_ends.setdefault(f"{topic}-{n}", ends[f"{topic}-{n}"])
-            starts = self._first_ends
+            self._first_ends.setdefault(f"{topic}-{n}", ends[f"{topic}-{n}"])
+        starts = self._first_ends | offsets_of(self._settings, early, latest=False)
         return Lag(records=sum(max(0, end - positions.get(name, starts.get(name, end))) for name, end in ends.items()))
+
+    def begins_early(self, topic: str, positions: Mapping[str, int]) -> bool:
+        """Whether the partitions of a topic that have no position begin at their start.
+
+        With ``latest``, they do if others of the task have one: the first batch has committed the end of each partition
+        with records, so the rest was empty then, or was added since. Its records are newer than the connector.
+        """
+        return self._settings.starting_offsets == "earliest" or any(self.topic_of(name) == topic for name in positions)
 
     def _has_partitions(self) -> bool:
         return bool(self._mine())
@@ -423,9 +435,9 @@ class KafkaBatches(PartReader):
     def plan(self, start: Mapping[str, int]) -> Mapping[str, int]:
         ends = offsets_of(self._settings, self._mine, latest=True)
         is_new = [(topic, n) for topic, n in self._mine if f"{topic}-{n}" not in {**start, **self._first}]
-        if is_new:
-            from_earliest = self._settings.starting_offsets == "earliest"
-            self._first.update(offsets_of(self._settings, is_new, latest=not from_earliest))
+        for is_early in (True, False):
+            found = [(topic, n) for topic, n in is_new if self._source.begins_early(topic, start) == is_early]
+            self._first.update(offsets_of(self._settings, found, latest=not is_early))
         firsts = {name: int(start.get(name, self._first.get(name, 0))) for name in ends}
         if any(last < firsts[name] for name, last in ends.items()):
             self._source.check_positions(start)
@@ -436,6 +448,10 @@ class KafkaBatches(PartReader):
             # Each partition has a share of the batch, as of the records that wait.
             taken = records if total <= most else max(1, records * most // total)
             end[name] = self._source.position(name.rpartition("-")[0], firsts[name] + taken)
+        for name, first in firsts.items():
+            if first and name not in end:
+                # The first batch commits where a partition begins, also without records: it begins there once.
+                end[name] = self._source.position(name.rpartition("-")[0], first)
         return end
 
     def parts(self, ranges: Sequence[Range]) -> list[tuple[str, Range]]:

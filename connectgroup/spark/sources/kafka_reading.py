@@ -131,7 +131,9 @@ def _column(messages: Sequence[Message], name: str, kind: str) -> pa.Array:
     if name == "offset":
         return pa.array([message.offset() for message in messages], pa.int64())
     if name == "timestamp":
-        times = pa.array([message.timestamp()[1] for message in messages], pa.int64())
+        # -1 ms: the record has none.
+        found = (message.timestamp()[1] for message in messages)
+        times = pa.array([None if at == -1 else at for at in found], pa.int64())
         return _converted(messages, times, _time, f"the timestamp is {_YEARS}")
     parts = [message.value() for message in messages] if name == "value" else [message.key() for message in messages]
     found = pa.array(parts, pa.binary())
