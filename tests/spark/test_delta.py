@@ -354,6 +354,43 @@ def test_types_of_transforms_and_partitions(tmp_path: Path) -> None:
         sink_at(tmp_path / "new", columns, auto_create="false")
 
 
+@pytest.mark.parametrize(
+    ("kind", "good", "bad", "message"),
+    [
+        (
+            "STRING",
+            ["a/b", " ", None, "__HIVE_DEFAULT_PARTITION__", "%20", "\u00fc=\n", ".."],
+            "",
+            "is empty, and would",
+        ),
+        (
+            "DECIMAL(10,2)",
+            [decimal.Decimal("0.50"), decimal.Decimal("-3.00"), None],
+            decimal.Decimal("-1.50"),
+            "is a negative number with a fraction; allowed: numbers from 0",
+        ),
+        ("DOUBLE", [-0.5, 1e22, None], None, ""),
+        ("DATE", [datetime.date(1, 1, 1), datetime.date(9999, 12, 31)], None, ""),
+    ],
+)
+def test_value_of_a_partition_is_kept_or_an_error(
+    tmp_path: Path, kind: str, good: list[Any], bad: Any, message: str
+) -> None:
+    path, columns = tmp_path / "t", from_ddl(f"id INT, p {kind}")
+
+    def batch(values: list[Any]) -> pa.Table:
+        return pa.Table.from_pylist([{"id": n, "p": each} for n, each in enumerate(values)], to_arrow(columns))
+
+    with closing(sink_at(path, columns, partition_by="p")) as sink:
+        sink.claim(owner(1), every)
+        if message:
+            with pytest.raises(SinkError, match=f"column p, by which the table is partitioned, {message}"):
+                sink.commit(owner(1), span(0, 1), batch([good[0], bad]))
+        sink.commit(owner(1), span(0, 1), batch(good))
+    found = sorted(DeltaTable(str(path)).to_pyarrow_table().to_pylist(), key=lambda row: row["id"])
+    assert [row["p"] for row in found] == good
+
+
 def test_files_of_rows_and_their_commit_are_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also in the directories of partitions, whose names are escaped twice in a commit."""
     synced, path = list[Path](), tmp_path / "t"

@@ -61,7 +61,8 @@ class DeltaSink(Sink):
     """Appends rows to a Delta table in a directory: every reader of Delta tables sees each batch whole and once. The
     positions are in the table's directory ``_connectgroup``. Other writers may append, OPTIMIZE and VACUUM meanwhile.
     Columns of structs, arrays and maps are added to a new table with its first rows. A value that the type of its
-    column in an existing table would change (rounded, cut, the text 007 as a number) is an error.
+    column in an existing table would change (rounded, cut, the text 007 as a number) is an error; so are, in a column
+    of partitions, an empty text, which Delta has as null, and a negative decimal with a fraction.
     """
 
     Settings = DeltaSettings
@@ -109,6 +110,7 @@ class DeltaSink(Sink):
             # merge: columns that the rows lack are null, and those that the table lacks are added, if they may be.
             self._check_columns(table)
             fitted = _fitted(rows, table)
+            _check_partitions(fitted, table)
             write_deltalake(table, fitted, mode="append", schema_mode="merge", commit_properties=properties)
 
         return self._offsets.commit(owner, ranges, write if rows.num_rows else None)
@@ -199,6 +201,38 @@ def _fitted(rows: pa.Table, table: DeltaTable) -> pa.Table:
                 )
         rows = rows.set_column(at, target.name, values)
     return rows
+
+
+_HIVE_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
+
+
+def _check_partitions(rows: pa.Table, table: DeltaTable) -> None:
+    """Check the values that are written as names of partitions, not to files.
+
+    Raises:
+        SinkError: a text is empty, which counts as null there by the protocol of Delta, or the name of the null; or a
+            decimal is negative and has a fraction, which delta-rs 1.6 writes as -1.-50: no reader could open the table.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for name in table.metadata().partition_columns:
+        if name not in rows.column_names:
+            continue
+        values = rows.column(name)
+        if pa.types.is_decimal(values.type):
+            is_bad = pc.and_(pc.less(values, 0), pc.not_equal(values, pc.trunc(values)))
+            shown, allowed = "a negative number with a fraction", "numbers from 0, or whole ones"
+        elif pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
+            is_bad, allowed = pc.is_in(values, pa.array(["", _HIVE_NULL], values.type)), "other texts, or null"
+            shown = f"empty or {_HIVE_NULL}, and would be read as null"
+        else:
+            continue
+        if pc.any(is_bad).as_py():
+            raise SinkError(
+                f"{table.table_uri}: column {printable(name)}, by which the table is partitioned, is {shown}; allowed:"
+                f" {allowed}"
+            )
 
 
 def _changed(values: pa.ChunkedArray, stored: pa.ChunkedArray) -> list[tuple[Any, Any]]:
