@@ -357,12 +357,8 @@ def test_types_of_transforms_and_partitions(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "good", "bad", "message"),
     [
-        (
-            "STRING",
-            ["a/b", " ", None, "__HIVE_DEFAULT_PARTITION__", "%20", "\u00fc=\n", ".."],
-            "",
-            "is empty, and would",
-        ),
+        ("STRING", ["a/b", " ", None, "%20", "\u00fc=\n", ".."], "", "is empty or __HIVE_DEFAULT_PARTITION__, and"),
+        ("STRING", ["null", None], "__HIVE_DEFAULT_PARTITION__", "is empty or __HIVE_DEFAULT_PARTITION__, and"),
         (
             "DECIMAL(10,2)",
             [decimal.Decimal("0.50"), decimal.Decimal("-3.00"), None],
