@@ -21,6 +21,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, cast
 
 from ..errors import ConfigError, CoordinatorNotAvailable, LogError
@@ -70,7 +71,8 @@ class PartitionedCoordinator:
         """
         self._log, self._make, self._max_partitions = log, make, max_partitions
         self.parts = [self._part(log, "the log")]
-        self.on_term_end: Callable[[], None] = lambda: None
+        # Called when a term ends, with a function that says whether a group is of its partition.
+        self.on_term_end: Callable[[Callable[[str], bool]], None] = lambda is_of_partition: None
         self._balancing: asyncio.Task[None] | None = None
         self._handing_over: asyncio.Task[None] | None = None
 
@@ -93,7 +95,7 @@ class PartitionedCoordinator:
             ]
         for part in self.parts:
             part.log.address, part.log.credentials = self._log.address, self._log.credentials
-            part.on_term_end = self.on_term_end
+            part.on_term_end = partial(self.on_term_end, partial(self._is_part_of, part))
             if count > 1:
                 part.log.successor = ""
             part.take_part()
@@ -118,6 +120,9 @@ class PartitionedCoordinator:
     def part_of(self, group_id: str) -> ElectedCoordinator:
         """The election of the partition that has a group."""
         return self.parts[partition_of(group_id, len(self.parts))] if len(self.parts) > 1 else self.parts[0]
+
+    def _is_part_of(self, part: ElectedCoordinator, group_id: str) -> bool:
+        return self.part_of(group_id) is part
 
     def find(self, group_id: str = "") -> tuple[str, int, int] | None:
         """As ``ElectedCoordinator.find``, of a group; without a group, of any partition."""

@@ -415,7 +415,7 @@ class LeasedLog(SharedLog):
         term, self._term = self._term, None
         if term is not None:
             await term.close()
-        else:
+        if term is None or self.successor is not None:  # a partition is not to be handed to one that has left
             with suppress(LogError):
                 await _answered(self.store.leave(self._process), self.store.name)
         await self.store.close()

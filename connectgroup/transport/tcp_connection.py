@@ -144,6 +144,7 @@ class Connection(asyncio.Protocol):
         self._muted_until: float | None = None  # above a quota; changed by _throttle and _unmute
         self._relay: Relay | None = None
         self._last_request: Request | None = None
+        self._group_id: str | None = None  # of its requests; empty: they are about several groups
         self._refused = ""  # above a limit: the error message for its first request
         self.admission = Admission(server.authenticator)
         self.client_host = self._certificate_name = ""
@@ -290,6 +291,9 @@ class Connection(asyncio.Protocol):
             self.conversation.put(header, self._server.without_denied(request, response, self))
         else:
             self._last_request = request
+            group_id = getattr(request, "group_id", None)
+            if group_id != self._group_id and group_id is not None:
+                self._group_id = group_id if self._group_id is None else ""
             self.conversation.begin(header, request, client_id=decoded.client_id or "", principal=self.principal)
 
     def _throttle(self) -> None:
@@ -473,6 +477,10 @@ class Connection(asyncio.Protocol):
         if not self.conversation:
             self._server.release(self)
             self.conversation.close()
+
+    def may_be_about(self, is_concerned: Callable[[str], bool]) -> bool:
+        """Whether one of its requests, read or on the way, may be about a group for which the function is true."""
+        return not self._group_id or is_concerned(self._group_id)
 
     def stop_reading(self) -> None:
         """Begin no more requests; requests under way still get their responses."""

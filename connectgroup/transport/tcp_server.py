@@ -207,9 +207,13 @@ class TcpServer:
                 await off_loop("close the audit log", self._audit.close)
         await listener.wait_closed()
 
-    def hang_up_all(self) -> None:
-        """Close all connections, after the responses that are to be sent on them."""
-        for connection in list(self._connections):
+    def hang_up_all(self, is_concerned: Callable[[str], bool] = lambda group_id: True) -> None:
+        """Close all connections, after the responses that are to be sent on them.
+
+        Args:
+            is_concerned: whether connections whose requests are about this group alone are closed; by default, all.
+        """
+        for connection in [each for each in self._connections if each.may_be_about(is_concerned)]:
             connection.stop_reading()
             connection.hang_up()
 

@@ -16,6 +16,7 @@ import pytest
 
 pytest.importorskip("psycopg")
 
+from connectgroup.checks import parse_address
 from connectgroup.cli.command import main
 from connectgroup.client.admin import Admin
 from connectgroup.config.base import checked
@@ -29,12 +30,15 @@ from connectgroup.log.base import Candidate, Ownership
 from connectgroup.log.leased import LeasedLog
 from connectgroup.log.registry import log_from_url
 from connectgroup.protocol.messages.cluster import FindCoordinatorRequest
+from connectgroup.protocol.messages.connectors import UpdateConnectorsRequest
 from connectgroup.protocol.messages.describe import DeleteRequest, DescribeRequest, ListGroupsRequest
 from connectgroup.protocol.units import partition_of
 from connectgroup.rest.server import RestServer
 from connectgroup.telemetry.metrics import snapshot
 from connectgroup.transport.access import Access
 from connectgroup.transport.credentials import create_credentials, read_credentials
+from connectgroup.wire.apis import UPDATE_CONNECTORS
+from tests.transport.test_tcp_server import Peer
 
 GROUPS = tuple(f"group-{number}" for number in range(12))
 
@@ -353,6 +357,39 @@ async def test_clean_stop_and_a_new_coordinator_move_partitions_one_by_one(
         async with cluster.admin(second) as admin:
             for group_id in GROUPS:
                 assert [each.connector for each in (await admin.describe(group_id)).connectors] == ["c", "d"]
+
+
+@pytest.mark.asyncio
+async def test_connections_of_the_groups_of_other_partitions_outlive_a_hand_over(
+    database: str, tmp_path: Path, quick: None
+) -> None:
+    """A worker's connection ends with the term of its group's coordinator, and with no other."""
+    settings = {"authentication": False, "credentials": None}
+    async with cluster_at(database, tmp_path) as cluster:
+        server = await cluster.add(partitions=2, **settings)
+        await serves(server, 0, 1)
+        staying, moving = (next(each for each in GROUPS if partition_of(each, 2) == number) for number in range(2))
+        host, port = parse_address("server", server.address)
+        peers = {group_id: Peer(*await asyncio.open_connection(host, port)) for group_id in (staying, moving)}
+        for group_id, peer in peers.items():
+            peer.send(UpdateConnectorsRequest(group_id=group_id, changes=()), correlation_id=1)
+            await peer.receive(UPDATE_CONNECTORS)
+        second = await cluster.add(**settings)
+        await serves(second, 1)
+        assert await peers[moving].reader.read() == b""
+        peers[staying].send(UpdateConnectorsRequest(group_id=staying, changes=()), correlation_id=2)
+        assert (await peers[staying].receive(UPDATE_CONNECTORS))[0] == 2
+        for peer in peers.values():
+            peer.close()
+
+
+async def serves(server: CoordinatorServer, *numbers: int) -> None:
+    """Wait until a coordinator serves these partitions."""
+
+    async def does_serve() -> bool:
+        return parts_of(server).served() == {*numbers}
+
+    await until(does_serve)
 
 
 @pytest.mark.asyncio
