@@ -8,7 +8,9 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import datetime
 from typing import Any, Final
 
@@ -235,6 +237,26 @@ def relay(process: str, line: str) -> None:
 
 def _iso(at_s: float) -> str:
     return datetime.fromtimestamp(at_s).astimezone().isoformat(timespec="milliseconds")
+
+
+_subject: ContextVar[object] = ContextVar("subject", default=None)
+
+
+@contextmanager
+def lines_about(unit: object) -> Iterator[None]:
+    """Lines that this thread logs in the block are about a unit, also those of code that does not know it."""
+    token = _subject.set(unit)
+    try:
+        yield
+    finally:
+        _subject.reset(token)
+
+
+def subject_of(record: logging.LogRecord) -> object:
+    """What a line is about: its first argument, or what ``lines_about`` says; call it in the thread that logs."""
+    first = record.args[0] if isinstance(record.args, tuple) and record.args else None
+    about = _subject.get()
+    return about if about is not None and not isinstance(first, type(about)) else first
 
 
 def limit_repeats(*handlers: logging.Handler) -> None:

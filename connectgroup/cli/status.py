@@ -338,7 +338,7 @@ def _numbers_lines(connector: DescribedConnector) -> Iterable[str]:
 
 _FILES: Final = {
     "unfinished_files": "unfinished: no line feed at the end (source.final.newline), or compressed and incomplete",
-    "unreadable_files": "cannot be read: damaged, incomplete if compressed, or rewritten; its worker's log names them",
+    "unreadable_files": "cannot be read: damaged, incomplete if compressed, or rewritten; connectors logs names them",
     "skipped_files": "left out: hidden, unfinished or not of the pattern by their names, or links to directories",
 }
 """Files that a source does not read, and why."""

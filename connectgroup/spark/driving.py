@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ..connector import TaskContext
 from ..dataplane.ownership import Range, ranges_between
 from ..dataplane.polling import Triggered
+from ..loggers import lines_about
 from .errors import root_cause
 from .session import JAVA
 
@@ -65,6 +66,10 @@ class Measuring:
 
     def run(self) -> None:
         """Measure until the task stops or the query ends."""
+        with lines_about(self._context.unit):  # a source logs the files that it cannot read
+            self._run()
+
+    def _run(self) -> None:
         try:
             wait_s, has_polled, lag_at_s = FIRST_POLL_S, False, time.monotonic() + INTERVAL_S
             while self._query.isActive:

@@ -20,7 +20,7 @@ from typing import Final
 
 from ..backoff import BackOff, should_log
 from ..errors import ComputeAssignment, GroupError, TransportError, from_code
-from ..loggers import Repeats
+from ..loggers import Repeats, subject_of
 from ..member.actions import Action
 from ..member.state_machine import ConvertedAssignment, Member, convert
 from ..os_process import memory_bytes
@@ -298,7 +298,7 @@ MAX_KEPT: Final = 500
 
 
 class ProcessReport(logging.Handler):
-    """Keeps the lines of this package's log that are about a unit: those whose first argument is one.
+    """Keeps the lines of this package's log that are about a unit (``loggers.subject_of``).
 
     Only this package hides credentials in what it logs; other loggers are not read. Add it to the logger of the
     package.
@@ -314,7 +314,7 @@ class ProcessReport(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keep a line; the status of a unit, which the group gets anyway, is marked with ``is_status``."""
-        unit = record.args[0] if isinstance(record.args, tuple) and record.args else None
+        unit = subject_of(record)
         if not isinstance(unit, Unit) or getattr(record, "is_status", False):
             return
         text = printable(record.getMessage().removeprefix(f"{unit}: "), limit=MAX_LINE - 100)

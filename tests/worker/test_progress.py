@@ -8,6 +8,7 @@ from pathlib import Path
 
 from connectgroup.connector import Lag
 from connectgroup.errors import TransportError
+from connectgroup.loggers import lines_about
 from connectgroup.protocol.messages.api import Request, Response
 from connectgroup.protocol.messages.describe import DescribeRequest, DescribeResponse
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
@@ -124,6 +125,19 @@ async def test_lines_about_units_and_the_memory_of_the_process_are_sent(tmp_path
             assert group.members[0].memory_bytes > 1_000_000
     finally:
         log.removeHandler(report)
+
+
+def test_lines_of_code_that_does_not_know_its_unit_are_about_the_one_of_its_thread() -> None:
+    report, log = ProcessReport(), logging.getLogger("connectgroup.test_about")
+    log.addHandler(report)
+    log.propagate = False
+    other = Unit("other", 3)
+    with lines_about(TASK):
+        log.warning("%s: links to %s", "/in/a.csv", "/etc/passwd")
+        log.warning("%s: its own", other)
+    log.warning("%s: about no unit", "/in/b.csv")
+    lines = [(Unit(line.connector, line.task), line.message) for line in report.take_lines(MAX_KEPT)]
+    assert lines == [(TASK, "/in/a.csv: links to /etc/passwd"), (other, "its own")]
 
 
 def test_lines_that_no_heartbeat_takes_are_counted() -> None:
