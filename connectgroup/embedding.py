@@ -9,7 +9,6 @@ For one member of a group whose coordinator runs elsewhere: ``serve_worker`` or 
 from __future__ import annotations
 
 import asyncio
-import tempfile
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -38,6 +37,7 @@ from .own_plugins import (
     of_worker,
     without_class,
 )
+from .private import temporary_directory
 from .protocol.messages.describe import DescribedGroup
 from .transport.local import LocalClient
 from .worker.loop import Worker
@@ -242,11 +242,11 @@ async def worker_group(
     check_by_worker("assignors", assignors, ASSIGNORS)
     made = {name: _make_assignors(assignors, name) for name in names}  # an error precedes the start
     async with AsyncExitStack() as stack:
-        scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="connectgroup-"))
+        scratch = stack.enter_context(temporary_directory("connectgroup-"))
         coordinator = Coordinator(MemoryLog(), settings or GroupSettings())
         await coordinator.start()
         stack.push_async_callback(coordinator.close)
-        group = EmbeddedGroup(group_id, coordinator, assignors, Path(scratch), classes)
+        group = EmbeddedGroup(group_id, coordinator, assignors, scratch, classes)
         stack.push_async_callback(group.admin.close)
         for name, config in configs.items():
             await group.admin.put_connector(group_id, name, config)

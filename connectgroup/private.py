@@ -9,9 +9,15 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from .errors import ConfigError
+from .errors import NO_VALUE, ConfigError
+
+TEMPORARY = "TMPDIR"
+"""Environment variable with the directory for temporary files."""
 
 ALLOWED = "a directory, no link, that belongs to this user (or root) and that no other user can write"
 
@@ -50,6 +56,51 @@ def check_private(path: Path, found: os.stat_result, field: str) -> None:
     is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid in (os.geteuid(), 0)
     if not is_ours or found.st_mode & 0o022:
         raise ConfigError(field, path, ALLOWED, is_path=True)
+
+
+def temporary_parent() -> Path:
+    """The directory for temporary files of this process.
+
+    Raises:
+        ConfigError: none can be written.
+    """
+    try:
+        return Path(tempfile.gettempdir())
+    except FileNotFoundError as error:
+        raise _not_writable(error) from error
+
+
+@contextmanager
+def temporary_directory(prefix: str) -> Iterator[Path]:
+    """A directory that only this user can read; it is removed at the end of the block.
+
+    Raises:
+        ConfigError: it cannot be created.
+    """
+    try:
+        made = tempfile.TemporaryDirectory(prefix=prefix)
+    except OSError as error:
+        raise _not_writable(error) from error
+    with made as name:
+        yield Path(name)
+
+
+def write_temporary(path: Path, text: str) -> None:
+    """Write a file below a ``temporary_directory``.
+
+    Raises:
+        ConfigError: the disk is full.
+    """
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise _not_writable(error) from error
+
+
+def _not_writable(error: OSError) -> ConfigError:
+    named = os.environ.get(TEMPORARY) or NO_VALUE
+    # The text of ``gettempdir`` lists what it has tried.
+    return ConfigError(TEMPORARY, named, f"a directory that can be written ({error.strerror})")
 
 
 def _make(path: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,6 +15,8 @@ from connectgroup.errors import ConfigError
 from connectgroup.private import make_private
 from connectgroup.spark.archive import archive_options
 from connectgroup.spark.java import cache_directory, kafka_jars, make_launcher, make_script
+from connectgroup.spark.session import settings
+from connectgroup.worker.scratch import default_parent
 
 
 @pytest.fixture(params=[0o000, 0o002, 0o022, 0o077, 0o777])
@@ -33,6 +37,21 @@ def test_directories_of_scripts_have_mode_0700_whatever_the_umask_is(tmp_path: P
     assert make_launcher(Path("/usr/bin/java"), tmp_path / "a" / "connectgroup") == home
     make_private(tmp_path / "data" / "deep", "--data")
     assert mode(tmp_path / "data" / "deep") == 0o700
+
+
+def test_missing_directory_for_temporary_files_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container whose file system cannot be written."""
+
+    def none() -> str:
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp', '/']")
+
+    monkeypatch.setattr(tempfile, "gettempdir", none)
+    monkeypatch.setenv("TMPDIR", "/none")
+    monkeypatch.setenv("HOME", "/proc/none")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    for use in (cache_directory, settings, default_parent):
+        with pytest.raises(ConfigError, match=r"^TMPDIR: got '/none'; allowed: a directory that can be written"):
+            use()
 
 
 def _script(cache: Path) -> None:

@@ -8,13 +8,12 @@ import json
 import os
 import shlex
 import sys
-import tempfile
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Final
 
 from ..errors import ConfigError, InvalidRequest
 from ..masking import HIDDEN, NOT_MASKED
+from ..private import temporary_directory, write_temporary
 from ..protocol.messages.common import config_of
 from ..protocol.units import counted, printable
 from .render import print_json
@@ -111,11 +110,16 @@ async def _edited(text: str) -> str:
 
     Raises:
         InvalidRequest: there is no editor, or it failed.
+        ConfigError: its file cannot be written.
     """
-    words = shlex.split(os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi")
-    with tempfile.TemporaryDirectory(prefix="connectgroup-edit-") as directory:  # only this user may read it
-        path = Path(directory) / "connector.json"
-        path.write_text(text, encoding="utf-8")
+    named = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
+    try:
+        words = shlex.split(named)
+    except ValueError as error:
+        raise InvalidRequest(f"the editor cannot be started: {named}: {error}; allowed: a program in EDITOR") from error
+    with temporary_directory("connectgroup-edit-") as directory:
+        path = directory / "connector.json"
+        write_temporary(path, text)
         try:
             editor = await asyncio.create_subprocess_exec(*words, str(path))
             code = await editor.wait()

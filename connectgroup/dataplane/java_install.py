@@ -23,6 +23,7 @@ from typing import Final
 from xml.etree import ElementTree
 
 from ..errors import ConfigError, PluginError
+from ..private import temporary_directory, write_temporary
 from ..protocol.units import printable
 from .java_plugins import JavaClass, JavaPlugin
 
@@ -118,10 +119,10 @@ def fetch(coordinates: str) -> tuple[FetchedJar, ...]:
         raise ConfigError(
             "mvn", "no such program", "Maven installed, or the plug-in's jars copied to a directory of the plug-in path"
         )
-    with tempfile.TemporaryDirectory(prefix="connectgroup-plugin-") as scratch:
-        project, paths = Path(scratch, "pom.xml"), Path(scratch, "paths")
+    with temporary_directory("connectgroup-plugin-") as scratch:
+        project, paths = scratch / "pom.xml", scratch / "paths"
         exclusions = "".join(_EXCLUSION.format(*each) for each in LEFT_OUT)
-        project.write_text(_PROJECT.format(*wanted, exclusions))
+        write_temporary(project, _PROJECT.format(*wanted, exclusions))
         command = [maven, "-q", "-B", "-C", "-f", str(project), "dependency:build-classpath"]
         command += ["-DincludeScope=runtime", f"-Dmdep.outputFile={paths}", f"-Dmdep.pathSeparator={os.pathsep}"]
         try:

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import ConfigError
-from ..private import make_private
+from ..private import make_private, temporary_parent
 from .errors import SparkError
 
 if TYPE_CHECKING:
@@ -163,6 +163,9 @@ def cache_directory() -> Path:
     """Return this user's directory for files that can be recreated.
 
     Below the home directory, or, if that cannot be written, as in a container whose user has none, for temporary files.
+
+    Raises:
+        ConfigError: these cannot be written either.
     """
     named = os.environ.get(CACHE) or ""
     if named.startswith("/"):  # a relative one is invalid: it would mean another directory to another process
@@ -177,7 +180,7 @@ def cache_directory() -> Path:
             writable = True
         if writable:
             return at_home
-    return Path(tempfile.gettempdir(), f"connectgroup-cache-{os.geteuid()}")
+    return temporary_parent() / f"connectgroup-cache-{os.geteuid()}"
 
 
 # --------------------------------------------------------------------------------------------------

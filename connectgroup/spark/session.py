@@ -16,7 +16,6 @@ import logging
 import os
 import shlex
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import NO_VALUE, ConfigError
+from ..private import temporary_parent
 from ..threads import outcome
 from .archive import archive_options, java_option
 from .errors import SparkError
@@ -327,7 +327,7 @@ def settings(java_options: Sequence[str] = (), *, scratch: Path | None = None) -
     Raises:
         ConfigError: a cluster needs a secret; or Java cannot use the directory.
     """
-    scratch = scratch or Path(tempfile.gettempdir())
+    scratch = scratch or temporary_parent()
     try:
         str(scratch).encode()
     except UnicodeEncodeError as error:

@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..errors import ConfigError
+from ..private import temporary_parent
 
 MARKER = ".connectgroup-worker"
 
@@ -32,7 +33,7 @@ def default_parent() -> Path:
     Raises:
         ConfigError: the existing entry is something else, or the directory cannot be created.
     """
-    path = Path(tempfile.gettempdir()) / f"connectgroup-{os.geteuid()}"
+    path = temporary_parent() / f"connectgroup-{os.geteuid()}"
     allowed = "a directory, not a symbolic link, that this user owns and no other user can write; or scratch=DIRECTORY"
     try:
         with contextlib.suppress(FileExistsError):

@@ -6,6 +6,7 @@ import asyncio
 import io
 import json
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -643,10 +644,14 @@ async def test_edit_changes_nothing_unless_a_valid_change_is_saved(
     editor('{"connector.class": "idle", "password": "x[hidden]"}')
     masked = await command("connectors", "edit", "naps")
     assert (masked.code, "the real value" in masked.err) == (2, True)
-    for program in ("/nonexistent", "false"):
+    for program in ("/nonexistent", "false", 'vi "'):
         monkeypatch.setenv("EDITOR", program)
         failed = await command("connectors", "edit", "naps")
         assert (failed.code, failed.err.count("\n")) == (2, 1)
+    monkeypatch.setenv("EDITOR", "true")
+    monkeypatch.setattr(tempfile, "tempdir", str(idle / "below"))
+    full = await command("connectors", "edit", "naps")
+    assert (full.code, full.err.count("\n"), "TMPDIR: got" in full.err or "TMPDIR: missing" in full.err) == (2, 1, True)
     assert (await command("connectors", "config", "naps")).out == before
     assert (await command("connectors", "edit", "nosuch")).code == 3
 
