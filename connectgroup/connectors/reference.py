@@ -65,6 +65,7 @@ is the one that was read before:
 | other content takes its name | `source.on.rewrite`: an error, or read from its start | as `content` | a new file: read from its start; the same file: as `content` |
 | it is copied, and truncated (copytruncate) | only lines that were not read yet, if it is truncated within `source.settle.ms` after the copy; later, as other content | the copy is read again; as other content | the copy is read again; as other content |
 | another file has the same content | read; if the first one begins with all of it, `source.settle.ms` after its last change | read | read |
+| it has a second name in the directory: a link, hard or symbolic | read once | read under each name | read once |
 
 The offsets (`GET /connectors/{c}/offsets`) show for each slice the file that it is now, if that has another name. `source.encoding`
 says how bytes become text: bytes that are no text in it are an error with line and byte, a byte order mark is no part of the

@@ -604,3 +604,35 @@ def test_new_fields_of_a_compressed_file_are_found_piece_by_piece(tmp_path: Path
     found = [*next_fields(tmp_path, {})]
     assert len(found) == 3, "pieces of 4 MiB"
     assert [column.name for column in found[-1]] == ["a", "b"]
+
+
+@pytest.mark.parametrize("identity", ["content", "inode", "name"])
+@pytest.mark.parametrize("tasks", [1, 3])
+@pytest.mark.parametrize("second", ["0.csv", "z.csv", "deep/a.csv"])
+@pytest.mark.parametrize("link", ["hard", "symbolic"])
+def test_file_with_two_names_is_read_once(tmp_path: Path, link: str, second: str, tasks: int, identity: str) -> None:
+    """As a program has it that links a file to its new name before it removes the old one, or a link to the latest."""
+    (tmp_path / "deep").mkdir()
+    first, other = tmp_path / "m.csv", tmp_path / second
+    first.write_text("1\n2\n")
+    store: dict[str, int] = {}
+    readers = [Reader(tmp_path, store, task=task, tasks=tasks, identity=identity) for task in range(tasks)]
+
+    def lines() -> list[str]:
+        return sorted("".join(reader.read() for _ in range(2) for reader in readers).split())
+
+    times = 2 if identity == "name" else 1
+    assert lines() == ["1", "2"]
+    if link == "hard":
+        os.link(first, other)
+    else:
+        other.symlink_to(first)
+    assert lines() == ["1", "2"] * (times - 1)
+    with first.open("a") as file:
+        file.write("3\n")
+    assert lines() == ["3"] * times
+    if link == "hard":
+        first.unlink()
+        with other.open("a") as file:
+            file.write("4\n")
+        assert lines() == ["4"]

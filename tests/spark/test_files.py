@@ -119,19 +119,21 @@ def test_files_that_are_left_out_are_counted_once_and_logged(tmp_path: Path, cap
     tasks = [FileSource.create(settings, task=task, tasks=3) for task in range(3)]
     caplog.set_level("INFO")
     for _ in range(2):
-        assert sum(task.lag({}).skipped_files or 0 for task in tasks) == 8
+        assert sum(task.lag({}).skipped_files or 0 for task in tasks) == 9
     logged = [record.getMessage() for record in caplog.records]
-    assert sum(int(line.split(": ")[1].split()[0]) for line in logged) == 8
+    assert sum(int(line.split(": ")[1].split()[0]) for line in logged) == 9
     (alone,) = [FileSource.create(settings, task=0, tasks=1)]
     alone.lag({})
     caplog.clear()
     (tmp_path / "_SUCCESS").touch()
-    assert alone.lag({}).skipped_files == 9
+    assert alone.lag({}).skipped_files == 10
     (logged_line,) = caplog.messages
-    assert logged_line.startswith(f"{tmp_path}: 9 files or directories of this task are not read: hidden or unfinished")
+    assert logged_line.startswith(
+        f"{tmp_path}: 10 files or directories of this task are not read: hidden or unfinished"
+    )
     for name in (".a.csv", "_SUCCESS"):
         (tmp_path / name).unlink()
-    assert alone.lag({}).skipped_files == 7
+    assert alone.lag({}).skipped_files == 8
     assert caplog.messages == [logged_line]
 
 

@@ -6,7 +6,7 @@ import datetime
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -100,6 +100,18 @@ def test_renamed_file_is_not_read_again(tmp_path: Path, restarts: bool) -> None:
     assert by_name.numbers() == [3, 1, 2]
     (tmp_path / "b.parquet").rename(tmp_path / "c.parquet")
     assert by_name.numbers() == [1, 2]
+
+
+@pytest.mark.parametrize("link", [os.link, os.symlink])
+def test_file_with_two_names_is_read_once(tmp_path: Path, link: Callable[[Path, Path], None]) -> None:
+    write(tmp_path / "m.parquet", a=[1, 2])
+    reader = Reader(tmp_path)
+    link(tmp_path / "m.parquet", tmp_path / "a.parquet")
+    assert reader.numbers() == [1, 2]
+    link(tmp_path / "m.parquet", tmp_path / "z.parquet")
+    assert reader.numbers() == []
+    assert Reader(tmp_path).numbers() == [1, 2]
+    assert Reader(tmp_path, identity="name").numbers() == [1, 2] * 3
 
 
 def test_range_of_a_file_that_was_replaced_after_it_was_planned_is_an_error(tmp_path: Path) -> None:

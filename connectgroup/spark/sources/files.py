@@ -41,15 +41,15 @@ class FileSource(SlicedSource):
     """The rows of a directory of growing files and of the directories below it, each read by one task. A slice is a
     file, its position the bytes read. A file is known by a fingerprint of what was read of it, and by
     ``source.identity``: by default a renamed file is not read again. Not read are files and directories whose names
-    begin with . or _, files that end in .tmp or .part, directories that are links, and files without the form of
-    ``source.file.pattern``: the status and the metrics have their number (``skipped_files``). A link to a file outside
-    of the directory, and a name that is not UTF-8, are errors. A line that does not fit is an error with file,
-    line, column and value. With ``errors.tolerance=all``, it is a dead letter, also one that is longer than a
-    batch; the rows of a file with another header are one dead letter for each 16 MiB; a compressed file is read up
-    to the first damaged member, and the rest is one dead letter; a file that cannot be opened or was rewritten is
-    left out, logged and counted in the status as unreadable. A log that is copied and truncated (copytruncate) is
-    read once if it is truncated within ``source.settle.ms`` of the copy's last byte; so is one that is compressed
-    after it was read.
+    begin with . or _, files that end in .tmp or .part, directories that are links, second names of a file, and files
+    without the form of ``source.file.pattern``: the status and the metrics have their number (``skipped_files``). A
+    link to a file outside of the directory, and a name that is not UTF-8, are errors. A line that does not fit is an
+    error with file, line, column and value. With ``errors.tolerance=all``, it is a dead letter, also one that is
+    longer than a batch; the rows of a file with another header are one dead letter for each 16 MiB; a compressed file
+    is read up to the first damaged member, and the rest is one dead letter; a file that cannot be opened or was
+    rewritten is left out, logged and counted in the status as unreadable. A log that is copied and truncated
+    (copytruncate) is read once if it is truncated within ``source.settle.ms`` of the copy's last byte; so is one that
+    is compressed after it was read.
     """
 
     Settings = FileSettings

@@ -23,6 +23,7 @@ _BLOCK_BYTES: Final = 64 * 1024
 
 def list_inodes(root: Path, pattern: str, problems: dict[str, str], skipped: list[str] | None = None) -> dict[str, int]:
     """Return the inodes of all files below a directory by name, except hidden and unfinished ones (``UNFINISHED``).
+    That of a link is the one of the file that it leads to.
 
     A symbolic link to a file outside of the directory is left out: a link that another user places there would copy a
     file that only the worker's user may read. So is a directory that cannot be read.
@@ -52,13 +53,53 @@ def list_inodes(root: Path, pattern: str, problems: dict[str, str], skipped: lis
                 if not name.isascii() and (shown := shown_name(name)) != name:
                     problems[shown] = f"{root / shown}: is no name in UTF-8; allowed: names in UTF-8"
                     continue
-                if entry.is_symlink() and (target := _outside(root, name)):
+                if not entry.is_symlink():
+                    found[name] = entry.inode()
+                elif target := _outside(root, name):
                     problems[name] = f"{root / name}: links to {target}; allowed: links to files below {root}"
                 else:
-                    found[name] = entry.inode()
+                    found[name] = _inode_behind(entry)
     except OSError as error:
         raise unreadable(root, error) from error
     return found
+
+
+def without_second_names(root: Path, inodes: Mapping[str, int], skipped: list[str]) -> Mapping[str, int]:
+    """Return files without the further names of each: links to it, hard or symbolic. Its rows would be read again.
+
+    The first name counts that is no symbolic link. If it vanishes, the file counts as renamed.
+
+    Args:
+        root: the directory.
+        inodes: what ``list_inodes`` has returned.
+        skipped: receives the other names.
+    """
+    if len(set(inodes.values())) == len(inodes):
+        return inodes
+    names: dict[int, list[str]] = {}
+    for name, inode in inodes.items():
+        names.setdefault(inode, []).append(name)
+    second = set[str]()
+    for group in names.values():
+        first = set[tuple[int, int]]()
+        for name in sorted(group, key=lambda name: (os.path.islink(root / name), name)) if len(group) > 1 else ():
+            try:
+                found = os.stat(root / name)
+            except OSError:
+                continue  # The planner reports it.
+            # Directories of other disks have the same inodes.
+            if (found.st_dev, found.st_ino) in first:
+                second.add(name)
+            first.add((found.st_dev, found.st_ino))
+    skipped += sorted(second)
+    return {name: inode for name, inode in inodes.items() if name not in second}
+
+
+def _inode_behind(link: os.DirEntry[str]) -> int:
+    try:
+        return link.stat().st_ino
+    except OSError:
+        return link.inode()  # The planner reports it when it opens the file.
 
 
 @dataclass(slots=True)
@@ -90,7 +131,7 @@ class FileReports:
         if skipped > self.skipped:
             logger.info(
                 "%s: %d files or directories of this task are not read: hidden or unfinished names, names without the"
-                " form of source.file.pattern, links to directories",
+                " form of source.file.pattern, links to directories, second names of a file",
                 root,
                 skipped,
             )

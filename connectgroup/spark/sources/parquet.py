@@ -31,7 +31,7 @@ from .file_settings import IDENTITY, ON_REWRITE
 from .files import merged, stored_columns
 from .identity import Identity, IdentityMode, partition_of_file, without_file
 from .lines import with_error
-from .listing import FileReports, list_inodes
+from .listing import FileReports, list_inodes, without_second_names
 from .parquet_rows import (
     BadValue,
     Misfit,
@@ -322,12 +322,14 @@ class ParquetSource(SlicedSource):
 
 def _inodes(
     settings: ParquetSourceSettings, problems: dict[str, str], skipped: list[str] | None = None
-) -> dict[str, int]:
+) -> Mapping[str, int]:
     """Return the inodes of the Parquet files by name; see ``list_inodes`` for ``problems`` and ``skipped``."""
     skipped = [] if skipped is None else skipped
-    found = list_inodes(Path(settings.path), settings.file_pattern, problems, skipped)
+    root = Path(settings.path)
+    found = list_inodes(root, settings.file_pattern, problems, skipped)
     skipped += (name for name in found if not name.lower().endswith(".parquet"))
-    return {name: inode for name, inode in found.items() if name.lower().endswith(".parquet")}
+    files: Mapping[str, int] = {name: inode for name, inode in found.items() if name.lower().endswith(".parquet")}
+    return files if settings.identity == "name" else without_second_names(root, files, skipped)
 
 
 def _files(settings: ParquetSourceSettings, problems: dict[str, str]) -> list[str]:

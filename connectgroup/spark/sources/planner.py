@@ -22,7 +22,7 @@ from ...dataplane.real_paths import open_below
 from .catalog import Catalog, is_slice_of
 from .dialect import ends_line, in_utf8, last_record_end, wide_line_end, with_byte_order
 from .identity import Identity, IdentityMode
-from .listing import last_line_end, list_inodes, unreadable
+from .listing import last_line_end, list_inodes, unreadable, without_second_names
 from .packed import DamagedFile, Unpacked, codec_of
 
 logger = logging.getLogger(__name__)
@@ -176,10 +176,12 @@ class Planner:
             skipped_files=self.skipped,
         )
 
-    def _list(self) -> dict[str, int]:
+    def _list(self) -> Mapping[str, int]:
         """Return the inodes of all files by name; note the names of this task that cannot be read or are left out."""
         problems, skipped = dict[str, str](), list[str]()
-        inodes = list_inodes(self.root, self.rules.pattern, problems, skipped)
+        inodes: Mapping[str, int] = list_inodes(self.root, self.rules.pattern, problems, skipped)
+        if self.rules.identity != "name":
+            inodes = without_second_names(self.root, inodes, skipped)
         self.skipped = sum(map(self._owns, skipped))
         self.problems = {name: problem for name, problem in problems.items() if self._owns(name)}
         return inodes
