@@ -50,10 +50,10 @@ class Verifier:
     server_key: bytes = field(repr=False)
 
 
-def verifier_of(password: str, *, salt: bytes, iterations: int = MIN_ITERATIONS) -> Verifier:
+def verifier_of(password: str, *, salt: bytes) -> Verifier:
     """Derive the verifier of a password. Takes some milliseconds of processor time."""
-    client_key, server_key = _keys(password, salt, iterations)
-    return Verifier(salt, iterations, hashlib.sha256(client_key).digest(), server_key)
+    client_key, server_key = _keys(password, salt, MIN_ITERATIONS)
+    return Verifier(salt, MIN_ITERATIONS, hashlib.sha256(client_key).digest(), server_key)
 
 
 class ScramClient:

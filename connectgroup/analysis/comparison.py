@@ -24,9 +24,8 @@ from ..assign.sandbox import configure_assignor, run_assignor
 from ..errors import PluginError
 from ..group.connect.assignment import group_state, starting_units
 from ..group.connect.delay import MIN_DELAY_MS
-from ..group.connect.draft import ConnectDraft
 from ..group.connect.settings import GroupSettings
-from ..group.connect.state import ConnectGroupState
+from ..group.connect.state import ConnectDraft, ConnectGroupState
 from ..protocol.messages.assignment import PrepareResponse
 from ..protocol.messages.common import grouped, units_of
 from ..protocol.records.base import Kind, Tombstone

@@ -17,10 +17,9 @@ from ..assign.placement import NO_TRAITS
 from ..assign.sandbox import configure_assignor, run_assignor
 from ..coordinator.compute import as_server_assignor
 from ..errors import ComputeAssignment, ConnectGroupError, PluginError, from_code
-from ..group.connect.draft import ConnectDraft
 from ..group.connect.group_type import GroupInput, step
 from ..group.connect.settings import GroupSettings
-from ..group.connect.state import ConnectGroupState
+from ..group.connect.state import ConnectDraft, ConnectGroupState
 from ..group.kernel.outcome import Compute, Computed, TimerKey, TimerKind
 from ..group.registry import ClientInfo
 from ..plugins import load_assignor

@@ -10,7 +10,7 @@ generation, including unknown (-1): old clients do not send theirs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar, overload
@@ -290,23 +290,6 @@ def require_topics(members: Iterable[PartitionMember], topics: Iterable[TopicSpe
             raise ValueError(
                 f"{member.member_id} is subscribed to {topic!r}; allowed: {', '.join(sorted(known)) or 'no topic'}"
             )
-
-
-def require_no_overlap(members: Iterable[PartitionMember]) -> None:
-    """For an assignor that does not support overlapping owners.
-
-    Raises:
-        ValueError: the overlaps, on one line.
-    """
-    if overlaps := validate_subscription(members):
-        raise ValueError(format_overlaps(overlaps))
-
-
-def format_overlaps(overlaps: Mapping[TopicPartition, tuple[str, ...]], *, limit: int = 8) -> str:
-    """``t-1 is owned by c1 and c2; t-2 is owned by ...``, truncated after ``limit``; empty if nothing overlaps."""
-    lines = [f"{partition} is owned by {names_listed(owners)}" for partition, owners in overlaps.items()]
-    more = f"; and {len(lines) - limit} more" if len(lines) > limit else ""
-    return "; ".join(lines[:limit]) + more
 
 
 def names_listed(members: tuple[str, ...]) -> str:

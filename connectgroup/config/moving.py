@@ -23,7 +23,6 @@ from .translation import translate
 
 Result = Literal["as it is", "native", "needs plug-in", "cannot"]
 
-FILE_SOURCE: Final = "org.apache.kafka.connect.file.FileStreamSourceConnector"
 _OF_WORKERS: Final = "those of Kafka Connect's workers, which its REST API does not tell: --set them to what they are"
 _OF_FRAMEWORK: Final = ("admin.override.", "consumer.override.", "producer.override.", "topic.creation.")
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})

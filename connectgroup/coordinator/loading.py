@@ -9,10 +9,9 @@ from operator import attrgetter
 from typing import Any, Final
 
 from ..errors import CoordinatorNotAvailable, GroupError, InconsistentGroupProtocol, LogError
-from ..group.connect.draft import ConnectDraft
 from ..group.connect.members import remove_member
 from ..group.connect.settings import GroupSettings
-from ..group.connect.state import ConnectGroupState
+from ..group.connect.state import ConnectDraft, ConnectGroupState
 from ..group.kernel.outcome import Outcome, Timer
 from ..group.kernel.state import NO_PROCESS, Process
 from ..group.registry import GroupType, Registry, RequestTraits
@@ -153,7 +152,7 @@ def _type_name(records: Sequence[Record], default: str) -> str:
 # Recovers the groups of a log that was put back from an older copy.
 #
 # Since the copy was made, the coordinator has issued fencing tokens that the copy does not know. The sinks do, and
-# reject tasks with lower tokens (``group.connect.draft`` is for groups that are in use). A recovered group begins a
+# reject tasks with lower tokens (``ConnectDraft`` is for groups that are in use). A recovered group begins a
 # new incarnation, which is the first part of each fencing token, and has no members: workers join again and are
 # assigned their units under new tokens. Connectors stay as they are in the copy; sinks have the positions up to which
 # their rows are written, so no row is lost or doubled.

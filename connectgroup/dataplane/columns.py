@@ -74,7 +74,7 @@ def sqlite_type(column: Column) -> str:
     return SQLITE_TYPES.get(column.type, _OTHER_SQLITE_TYPES.get(column.type, "TEXT"))
 
 
-def from_ddl(ddl: str, *, field: str = "source.schema") -> Columns:
+def from_ddl(ddl: str) -> Columns:
     """Parse a list such as ``"a INT, b STRING"``.
 
     Raises:
@@ -85,19 +85,21 @@ def from_ddl(ddl: str, *, field: str = "source.schema") -> Columns:
     for part in _parts(ddl):
         match = _COLUMN.fullmatch(part)
         if match is None:
-            raise ConfigError(field, part.strip() or ddl, "columns as NAME TYPE, separated by commas")
+            raise ConfigError("source.schema", part.strip() or ddl, "columns as NAME TYPE, separated by commas")
         kind = match["type"].upper()
         kind = _ALIASES.get(kind, kind)
         if kind == "DECIMAL":
             # As in Spark, without both: DECIMAL(10,0).
             precision, scale = int(match["precision"] or 10), int(match["scale"] or 0)
             if not 1 <= precision <= MAX_PRECISION or scale > precision:
-                raise ConfigError(field, part.strip(), f"DECIMAL(P,S): P from 1 to {MAX_PRECISION}, S from 0 to P")
+                raise ConfigError(
+                    "source.schema", part.strip(), f"DECIMAL(P,S): P from 1 to {MAX_PRECISION}, S from 0 to P"
+                )
             kind = f"DECIMAL({precision},{scale})"
         elif kind not in SQLITE_TYPES or match["precision"]:
-            raise ConfigError(field, part.strip(), f"types {', '.join(SQLITE_TYPES)}, DECIMAL(P,S)")
+            raise ConfigError("source.schema", part.strip(), f"types {', '.join(SQLITE_TYPES)}, DECIMAL(P,S)")
         columns.append(Column((match["quoted"] or "").replace("``", "`") or match["plain"], kind))
-    return check_names(columns, field=field)
+    return check_names(columns, field="source.schema")
 
 
 def _parts(ddl: str) -> list[str]:

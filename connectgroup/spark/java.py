@@ -330,11 +330,6 @@ def check_kafka_of_server(session: SparkSession) -> None:
         raise ConfigError("source", "kafka", f"a Spark Connect server started with spark.jars of {names}") from error
 
 
-def has_kafka_jars() -> bool:
-    """Whether the jars of Spark's Kafka source are in the cache."""
-    return _OF_KAFKA.are_cached()
-
-
 def kafka_jars() -> list[Path]:
     """Return the jars of Spark's Kafka source; see ``Jars.fetched``."""
     return _OF_KAFKA.fetched()

@@ -153,9 +153,7 @@ class _InvalidLine(Exception):
         self.got, self.allowed = got, allowed
 
 
-def parse_rules(
-    lines: Iterable[str], *, setting: str = "access_rules", file: str = ""
-) -> tuple[tuple[Rule, ...], dict[str, float]]:
+def parse_rules(lines: Iterable[str], *, file: str = "") -> tuple[tuple[Rule, ...], dict[str, float]]:
     """Read the lines of a file of rules.
 
     Returns:
@@ -179,7 +177,7 @@ def parse_rules(
             else:
                 rules.append(_rule(words))
         except _InvalidLine as error:
-            where = f"{setting}: {file}:{number}" if file else f"{setting}: line {number}"
+            where = f"access_rules: {file}:{number}" if file else f"access_rules: line {number}"
             raise ConfigError(where, error.got, error.allowed, is_path=True) from None
     return tuple(rules), quotas
 
@@ -238,13 +236,13 @@ class AccessRules:
         rules, quotas: see ``parse_rules``; ``refresh`` changes them.
     """
 
-    def __init__(self, path: Path, setting: str = "access_rules") -> None:
+    def __init__(self, path: Path) -> None:
         """Read the file.
 
         Raises:
             ConfigError: it cannot be used.
         """
-        self._path, self._setting = path, setting
+        self._path = path
         self._state = state_of(path)  # changed by refresh
         self._look_at = time.monotonic() + CHECK_S
         self.rules: tuple[Rule, ...] = ()
@@ -252,7 +250,7 @@ class AccessRules:
         self._read()
 
     def _read(self) -> None:
-        self.rules, self.quotas = _read_file(self._path, self._setting)
+        self.rules, self.quotas = _read_file(self._path)
         rules = self.rules
         self._allows = lru_cache(MAX_DECISIONS)(
             lambda principal, operation, resource: allows(rules, principal, operation, resource)
@@ -272,7 +270,7 @@ class AccessRules:
         except ConfigError as error:
             logger.error("%s; the former rules stay in use", error)
         else:
-            logger.info("%s: %s was read again", self._setting, self._path)
+            logger.info("access_rules: %s was read again", self._path)
 
     def allows(self, principal: str, operation: AccessOperation, resource: Resource) -> bool:
         """See ``allows`` above; an empty principal is ``ANONYMOUS``."""
@@ -305,15 +303,15 @@ class AccessRules:
         return self.quotas.get(principal or ANONYMOUS, self.quotas.get("*"))
 
 
-def _read_file(path: Path, setting: str) -> tuple[tuple[Rule, ...], dict[str, float]]:
+def _read_file(path: Path) -> tuple[tuple[Rule, ...], dict[str, float]]:
     try:
         found = path.stat()
         if stat.S_IMODE(found.st_mode) & stat.S_IWOTH:
-            raise ConfigError(setting, path, "a file that not every user may write (chmod o-w)", is_path=True)
+            raise ConfigError("access_rules", path, "a file that not every user may write (chmod o-w)", is_path=True)
         if found.st_size > MAX_BYTES:
-            raise ConfigError(setting, path, f"a file of at most {MAX_BYTES} bytes", is_path=True)
+            raise ConfigError("access_rules", path, f"a file of at most {MAX_BYTES} bytes", is_path=True)
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a NUL in the path
         why = reason(error)
-        raise ConfigError(setting, path, f"a readable file of rules ({why})", is_path=True) from error
-    return parse_rules(text.splitlines(), setting=setting, file=str(path))
+        raise ConfigError("access_rules", path, f"a readable file of rules ({why})", is_path=True) from error
+    return parse_rules(text.splitlines(), file=str(path))

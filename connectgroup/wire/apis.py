@@ -50,12 +50,7 @@ HEARTBEAT: Final = key_of("ConnectGroupHeartbeat")
 PREPARE: Final = key_of("ConnectGroupPrepareAssignment")
 INSTALL: Final = key_of("ConnectGroupInstallAssignment")
 DESCRIBE: Final = key_of("ConnectGroupDescribe")
-CONSUMER_DESCRIBE: Final = key_of("ConsumerGroupDescribe")
-UPDATE_CONNECTORS: Final = key_of("ConnectGroupUpdateConnectors")
 DELETE: Final = key_of("ConnectGroupDelete")
-DESCRIBE_GROUPS: Final = key_of("DescribeGroups")
-DELETE_GROUPS: Final = key_of("DeleteGroups")
-RESTART_MEMBER: Final = key_of("ConnectGroupRestartMember")
 
 
 MAX_SENT: Final = {OFFSET_COMMIT: 9, OFFSET_FETCH: 9}

@@ -12,14 +12,11 @@ from dataclasses import replace
 from typing import Any, Final
 
 from ..errors import WireError
-from ..protocol.messages.classic import GroupRequest, GroupResponse
+from ..protocol.messages.classic import GroupRequest
 from ..protocol.messages.cluster import (
     ApiVersionsRequest,
-    ApiVersionsResponse,
     FindCoordinatorRequest,
-    FindCoordinatorResponse,
     MetadataRequest,
-    MetadataResponse,
 )
 from ..protocol.messages.consumer import (
     ConsumerHeartbeatRequest,
@@ -46,9 +43,6 @@ ConsumerRequest = ConsumerHeartbeatRequest | ConsumerPrepareRequest | ConsumerIn
 ConsumerResponse = ConsumerHeartbeatResponse | ConsumerPrepareResponse | ConsumerInstallResponse
 BrokerRequest = (
     MetadataRequest | OffsetRequest | GroupRequest | ConsumerRequest | ApiVersionsRequest | FindCoordinatorRequest
-)
-BrokerResponse = (
-    MetadataResponse | OffsetResponse | GroupResponse | ConsumerResponse | ApiVersionsResponse | FindCoordinatorResponse
 )
 
 _SENT_FROM: Final = {

@@ -6,7 +6,7 @@ import pytest
 
 from connectgroup.errors import FencedMemberEpoch, GroupIdNotFound, InvalidRequest, UnknownMemberId
 from connectgroup.group.connect.describe import describe
-from connectgroup.group.connect.draft import MAX_RESTART_REQUESTS
+from connectgroup.group.connect.state import MAX_RESTART_REQUESTS
 from connectgroup.group.kernel.outcome import SetTimer, TimerKey, TimerKind
 from connectgroup.protocol.messages.common import RestartRequest, RestartResponse, units_of
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse

@@ -71,9 +71,8 @@ from .assignment import (
     remove_and_rebalance,
     sync,
 )
-from .embedded import EmbeddedFormat, NoFormat
 from .members import heartbeat, join, leave
-from .state import JOIN_WAIT_MS, ClassicGroupState, ClassicSettings
+from .state import JOIN_WAIT_MS, ClassicGroupState, ClassicSettings, EmbeddedFormat, NoFormat
 from .step import GROUP_TYPE, ClassicStep, rebalance_key, session_key
 
 

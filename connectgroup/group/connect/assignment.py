@@ -55,9 +55,8 @@ from ..kernel.outcome import (
 )
 from ..kernel.state import NO_TARGET, Target, info_of, select_assignor, version_violation
 from . import delay
-from .draft import ConnectDraft
 from .settings import GroupSettings, ServerAssignment
-from .state import ConnectGroupState, target_of
+from .state import ConnectDraft, ConnectGroupState, target_of
 
 # --------------------------------------------------------------------------------------------------
 # Prepare and Install: the chosen member reads the group and returns the target assignment.

@@ -56,11 +56,10 @@ from ..kernel.computation import under_way
 from ..kernel.members import check_sender
 from ..kernel.outcome import Effect, Outcome, Timer, session
 from ..registry import ClientInfo
-from .draft import ConnectDraft
 from .heartbeat import heartbeat as connect_heartbeat
 from .members import check_process, sender_of
 from .settings import GroupSettings
-from .state import ConnectGroupState
+from .state import ConnectDraft, ConnectGroupState
 
 DecideHeartbeat = Callable[[HeartbeatRequest, ClientInfo], Outcome[Response | None]]
 """Decides a heartbeat of the connect protocol, and applies its records."""

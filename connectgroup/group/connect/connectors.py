@@ -43,10 +43,9 @@ from ..kernel.validate import check_group_id
 from ..registry import ClientInfo
 from . import state, validate
 from .delay import cancel_delay
-from .draft import ConnectDraft
 from .members import check_process, sender_of
 from .settings import GroupSettings
-from .state import ConnectGroupState, runnable_units
+from .state import ConnectDraft, ConnectGroupState, runnable_units
 
 
 @dataclass(frozen=True, slots=True)

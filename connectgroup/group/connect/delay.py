@@ -24,9 +24,8 @@ from ...protocol.records.connect import DelayRecord, MemberRecord
 from ...protocol.units import NO_UNITS, Units
 from ..kernel.outcome import CancelTimer, SetTimer, Timer, TimerKey, TimerKind
 from ..kernel.state import Target
-from .draft import ConnectDraft
 from .settings import GroupSettings
-from .state import ConnectGroupState
+from .state import ConnectDraft, ConnectGroupState
 
 MIN_DELAY_MS = 1_000
 """Lower bound on the delay an assignor requests; shorter delays are raised to it."""

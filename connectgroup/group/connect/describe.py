@@ -27,9 +27,8 @@ from ..registry import ConnectorNumbers, GroupNumbers
 from . import classic_members
 from .assignment import starting_units
 from .delay import described_delays
-from .draft import ConnectDraft
 from .settings import GroupSettings
-from .state import ConnectGroupState
+from .state import ConnectDraft, ConnectGroupState
 
 EVERYTHING: Final = DescribeRequest()
 

@@ -51,7 +51,6 @@ from .classic_members import WorkerFormat, WorkerRules, decide as decide_classic
 from .connectors import delete, restart_member, update_connectors
 from .delay import delayed_until, timers_after_load as delays_after_load
 from .describe import describe, measure
-from .draft import ConnectDraft
 from .heartbeat import heartbeat
 from .members import (
     ProcessEnded,
@@ -63,7 +62,7 @@ from .members import (
     session_timed_out,
 )
 from .settings import GroupSettings, ServerAssignment
-from .state import ConnectGroupState
+from .state import ConnectDraft, ConnectGroupState
 
 MANY_UNITS: Final = 5_000
 """A description of so many units takes 20 ms."""

@@ -33,7 +33,6 @@ from ..kernel.reconcile import Current, ReconcileTarget, acknowledges, reconcile
 from ..registry import ClientInfo
 from . import delay, validate
 from .assignment import ensure_computation
-from .draft import ConnectDraft
 from .members import (
     check_join,
     check_process,
@@ -45,7 +44,7 @@ from .members import (
     store_statuses,
 )
 from .settings import GroupSettings
-from .state import ConnectGroupState
+from .state import ConnectDraft, ConnectGroupState
 
 
 def heartbeat(

@@ -21,9 +21,8 @@ from ..kernel.state import NO_TARGET, Process, check_assignors
 from ..registry import ClientInfo
 from . import delay, validate
 from .assignment import ensure_computation
-from .draft import ConnectDraft, issue_above
 from .settings import GroupSettings
-from .state import ConnectGroupState
+from .state import ConnectDraft, ConnectGroupState, issue_above
 
 # --------------------------------------------------------------------------------------------------
 # What a heartbeat reports: metadata, and the statuses of units.

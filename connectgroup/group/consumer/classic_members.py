@@ -44,8 +44,7 @@ from ...protocol.records.base import Kind, MemberState, Tombstone
 from ...protocol.records.connect import Record
 from ...protocol.records.consumer import ConsumerMemberRecord
 from ...protocol.units import MAX_NAME_BYTES, Partitions, printable
-from ..classic.embedded import PROTOCOL_TYPE, EmbeddedFormat, subscription_of, with_ids, with_names
-from ..classic.state import ClassicSettings
+from ..classic.state import PROTOCOL_TYPE, ClassicSettings, EmbeddedFormat, subscription_of, with_ids, with_names
 from ..kernel import outcome as timing
 from ..kernel.outcome import CancelTimer, Outcome, SetTimer, Timer, TimerKey, TimerKind
 from ..registry import ClientInfo

@@ -30,8 +30,7 @@ from ...protocol.records.consumer import (
     stored,
 )
 from ...protocol.units import Partitions, TopicPartition, printable
-from ..classic.embedded import PROTOCOL_TYPE, exists, subscription_of, with_ids, with_names
-from ..classic.state import ClassicGroupState
+from ..classic.state import PROTOCOL_TYPE, ClassicGroupState, exists, subscription_of, with_ids, with_names
 from ..classic.step import GROUP_TYPE as CLASSIC, rebalance_key, session_key
 from ..kernel.outcome import CancelTimer, Converted, SetTimer, Timer, cancel_compute, cancel_rebalance
 from .classic_members import ClassicMemberRules, session_timer

@@ -44,8 +44,7 @@ from ...protocol.records.base import Kind, MemberState, Tombstone
 from ...protocol.records.connect import Record
 from ...protocol.records.consumer import CONSUMER, TopicMetadata
 from ...protocol.units import JOIN_EPOCH, printable
-from ..classic.embedded import EmbeddedFormat, NoFormat
-from ..classic.state import ClassicSettings
+from ..classic.state import ClassicSettings, EmbeddedFormat, NoFormat
 from ..classic.step import GROUP_TYPE as CLASSIC
 from ..kernel import outcome as timing
 from ..kernel.computation import computation_id, timer_after_load
@@ -70,7 +69,7 @@ from ..kernel.state import CacheKey
 from ..kernel.validate import check_group_id
 from ..offsets import end_transactions, expired, refused_commit
 from ..registry import NO_CLIENT, ClientInfo, GroupNumbers, Input, RequestTraits, Retired
-from . import classic_members, offsets, validate
+from . import classic_members, offsets
 from .assignment import (
     compute_timed_out,
     effects_of,
@@ -84,7 +83,7 @@ from .assignment import (
 from .classic_members import ClassicMemberRules, session_timer
 from .convert import from_classic, to_classic, unknown_topics
 from .describe import describe, describe_consumer, measure
-from .heartbeat import heartbeat, leave, rebalance_timed_out, session_timed_out
+from .heartbeat import check_computation, check_heartbeat, heartbeat, leave, rebalance_timed_out, session_timed_out
 from .settings import ConsumerServerAssignment, ConsumerSettings
 from .state import Awaited, ConsumerDraft, ConsumerGroupState
 
@@ -315,10 +314,10 @@ class ConsumerGroupType:
             case ConsumerDescribeRequest():
                 return Outcome(response=ConsumerDescribeResponse(groups=(self._described(draft.group),)))
             case ConsumerPrepareRequest():
-                validate.prepare(what)
+                check_computation(what)
                 return prepare(draft, what)
             case ConsumerInstallRequest():
-                validate.prepare(what)
+                check_computation(what)
                 return install(draft, what, settings)
             case OffsetCommitRequest():
                 return offsets.commit(draft.group, what, draft.now_ms, self.topics, settings.offsets)
@@ -347,7 +346,7 @@ class ConsumerGroupType:
 
     def _heartbeat(self, draft: ConsumerDraft, request: ConsumerHeartbeatRequest, client: ClientInfo) -> Outcome[Any]:
         known = self._known_topics()
-        validate.heartbeat(request, self.settings)
+        check_heartbeat(request, self.settings)
         if request.subscribed_topic_names and not all(name in known for name in request.subscribed_topic_names):
             self._expect_topics()
         if request.member_epoch < JOIN_EPOCH:

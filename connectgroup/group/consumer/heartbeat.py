@@ -4,6 +4,9 @@ The order is that of Kafka's ``consumerGroupHeartbeat``: find the group, find or
 epoch, update the member, compute the target assignment if it is outdated, and reconcile the member by one step.
 
 The rules of static membership that do not depend on the group type, and their source, are in ``kernel.members``.
+``check_heartbeat`` precedes all other processing: one line of code per sentence of the source.
+
+Source: KIP-848, "Request Validation"; Kafka's ``throwIfConsumerGroupHeartbeatRequestIsInvalid`` (RV-01 to RV-13).
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from dataclasses import replace
 from ...errors import (
     ComputeAssignment,
     FencedMemberEpoch,
+    InvalidRegularExpression,
     PolicyViolation,
     UnknownMemberId,
 )
@@ -20,6 +24,8 @@ from ...protocol.messages.consumer import (
     ConsumerAssignment,
     ConsumerHeartbeatRequest,
     ConsumerHeartbeatResponse,
+    ConsumerInstallRequest,
+    ConsumerPrepareRequest,
     by_topic,
     each_partition,
 )
@@ -34,12 +40,13 @@ from ...protocol.units import (
     printable,
     show,
 )
-from ..kernel import members as rules, outcome as timing
+from ..kernel import members as rules, outcome as timing, validate as kernel
 from ..kernel.computation import forget_prepare, under_way
 from ..kernel.members import check_exists, check_room, former_static_member, leave_temporarily
 from ..kernel.outcome import Outcome, Timer
 from ..kernel.reconcile import Current, ReconcileTarget, acknowledges, reconcile
 from ..kernel.state import NO_TARGET, check_assignors
+from ..kernel.validate import check_group_id, name, refuse
 from ..registry import ClientInfo
 from .assignment import change_of, ensure_computation, num_partitions, refresh
 from .settings import ConsumerSettings
@@ -437,3 +444,32 @@ def rebalance_timed_out(draft: ConsumerDraft, member_id: str, settings: Consumer
     unrevoked = draft.group.current(member_id).state == MemberState.UNREVOKED
     is_late = member is not None and (unrevoked or member.uses_classic_protocol)
     return draft.outcome(None, remove_member(draft, member_id, settings) if is_late else ())
+
+
+def check_computation(request: ConsumerPrepareRequest | ConsumerInstallRequest) -> None:
+    """ConsumerGroupPrepareAssignment and ConsumerGroupInstallAssignment."""
+    check_group_id(request.group_id)
+    kernel.computation(request)
+
+
+def check_heartbeat(request: ConsumerHeartbeatRequest, settings: ConsumerSettings) -> None:
+    """ConsumerGroupHeartbeat: all rules that depend on the request alone."""
+    kernel.heartbeat(request, settings.max_rebalance_timeout_ms)
+    if request.rack_id is not None:
+        name("RackId", request.rack_id)
+    if request.member_epoch == JOIN_EPOCH:
+        if request.owned != ():
+            got = "null" if request.owned is None else "partitions"
+            raise refuse("TopicPartitions", got, "empty if MemberEpoch is 0")
+        if request.subscribed_topic_names is None and request.subscribed_topic_regex is None:
+            allowed = "topic names or a regular expression in the first heartbeat"
+            raise refuse("SubscribedTopicNames", None, allowed)
+    for topic in request.subscribed_topic_names or ():
+        name("SubscribedTopicNames", topic)
+    if request.subscribed_topic_regex and (allowed := settings.regex_violation(request.subscribed_topic_regex)):
+        got = printable(request.subscribed_topic_regex)
+        raise InvalidRegularExpression(f"SubscribedTopicRegex: got {got!r}; allowed: {allowed}")
+    if request.owned is not None:
+        owned = each_partition(request.owned)
+        if len(set(owned)) != len(owned):
+            raise refuse("TopicPartitions", "a partition twice", "each partition once")

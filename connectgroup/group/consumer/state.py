@@ -1,6 +1,6 @@
 """The state of one consumer group, derived from its records; ``kernel.state`` has what is common.
 
-``ConsumerDraft`` is the group as it will be once the records written so far in a step are applied (``kernel.draft``).
+``ConsumerDraft`` is the group as it will be once the records written so far in a step are applied (``kernel.state``).
 """
 
 from __future__ import annotations
@@ -26,9 +26,8 @@ from ...protocol.records.consumer import (
     stored,
 )
 from ...protocol.units import TopicPartition
-from ..kernel.draft import GroupDraft, Those
 from ..kernel.reconcile import Current
-from ..kernel.state import GroupState, MemberKinds, Target
+from ..kernel.state import GroupDraft, GroupState, MemberKinds, Target, Those
 from ..offsets import Offsets
 
 

@@ -19,10 +19,9 @@ from ...masking import masked_text
 from ...protocol.messages.describe import KEPT
 from ...protocol.records.connect import ComputationRecord
 from ...protocol.units import printable
-from .draft import GroupDraft
 from .members import check_exists
 from .outcome import Computed, Outcome, SetTimer, Timer, TimerKey, TimerKind
-from .state import Computing, GroupState, covers_all, members_able_to_compute, select_assignor
+from .state import Computing, GroupDraft, GroupState, covers_all, members_able_to_compute, select_assignor
 
 COORDINATOR = "coordinator"
 """``computed_by`` of a target assignment that the coordinator computed instead of a member."""

@@ -21,9 +21,8 @@ from ...errors import (
 )
 from ...protocol.records.base import MemberState
 from ...protocol.units import STATIC_LEAVE_EPOCH, printable
-from .draft import GroupDraft
 from .reconcile import Current, U
-from .state import GroupState, M
+from .state import GroupDraft, GroupState, M
 
 AnyGroup = GroupState[Any, Any]
 

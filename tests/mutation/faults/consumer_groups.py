@@ -33,7 +33,7 @@ CONSUMER_GROUPS: tuple[Fault, ...] = (
     *at(f"{GROUP}.heartbeat:store", FENCING,
         C("a group of consumers may have any number of partitions",
           "A > B", "False", tests="group/consumer/test_validation.py", model=True)),
-    *at("connectgroup.group.kernel.draft:GroupDraft.is_settled", "group/consumer/test_static_and_timers.py",
+    *at("connectgroup.group.kernel.state:GroupDraft.is_settled", "group/consumer/test_static_and_timers.py",
         C("a static member that left temporarily and joins again stays at epoch -2 (ST-02)",
           "A and B and C and D and (not E)", "A and B and C and D")),
     *at(f"{GROUP}.heartbeat:_updated", FENCING,
