@@ -126,8 +126,8 @@ class Effects:
         """``deliver`` queues a result; ``spawn`` starts a background task of the shard; ``limit_s``: as ``LIMIT_S``."""
         self.limit_s = limit_s
         self._registry, self._deliver, self._spawn = registry, deliver, spawn
-        self._running: dict[Key, asyncio.Future[Any]] = {}
-        self._abandoned: set[Key] = set()
+        self._running: dict[Key, asyncio.Future[Any]] = {}  # calls of assignors that have not returned
+        self._abandoned: set[Key] = set()  # those of them that took too long; their results count no more
         self._warned: dict[str, tuple[int, set[str]]] = {}  # the messages of each group's newest epoch
 
     def perform(self, effect: Effect) -> None:

@@ -63,7 +63,7 @@ class Intake:
         self._heartbeats, self._others = FairQueue(few=FEW_HEARTBEATS), FairQueue()
         self._waiting: Counter[tuple[str, str]] = Counter()  # the members of commands in ``_others``, by group and id
         self.queued = 0
-        self._has_work = asyncio.Event()
+        self._has_work = asyncio.Event()  # commands are queued
         self.pending: dict[Receiver, Command] = {}
 
     def receive(self, command: Command) -> bool:
@@ -180,7 +180,7 @@ class CompletedResponses:
     """
 
     def __init__(self) -> None:
-        self._kept: dict[int, tuple[HeartbeatResponse, HeartbeatResponse]] = {}
+        self._kept: dict[int, tuple[HeartbeatResponse, HeartbeatResponse]] = {}  # by id: the response, and its copy
 
     def of(self, response: HeartbeatResponse, epoch: int, traceparent: str) -> HeartbeatResponse:
         """The response with the coordinator epoch and the trace context; empty: none."""
@@ -268,7 +268,7 @@ class Reply:
 
     def __init__(self, respond: Callable[[Any], None], pending: dict[Receiver, Command]) -> None:
         self._respond, self.pending = respond, pending
-        self._done = False
+        self._done = False  # ``set_result`` sets it
 
     def done(self) -> bool:
         return self._done
@@ -423,10 +423,10 @@ class FairQueue:
         """``few``: up to so many commands are taken in the order of their arrival, which costs less."""
         self._few = few
         self._new: deque[Command] = deque()  # not in ``_principals`` yet
-        self._principals: dict[str | None, _Principal] = {}
+        self._principals: dict[str | None, _Principal] = {}  # those with commands
         self._shares: _Shares[str | None] = _Shares()
         self._chosen: tuple[str | None, str] | None = None  # principal and group of the command that was taken last
-        self._length = 0
+        self._length = 0  # all commands; ``put`` and the takers count
 
     def __len__(self) -> int:
         return self._length

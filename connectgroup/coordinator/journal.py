@@ -45,7 +45,7 @@ class Writability:
         """``perform``: performs an effect; ``spawn``: starts a background task of the shard."""
         self._log, self._perform, self._spawn = log, perform, spawn
         self.error = ""
-        self._waiting: list[Effect] = []
+        self._waiting: list[Effect] = []  # effects that wait until the log takes writes
 
     def on_failed(self, error: LogNotWritable) -> None:
         """An append has failed, and nothing was written."""

@@ -204,12 +204,13 @@ class ConsumerGroups:
         if topics is not None and not settings.server_assignors:
             settings = replace(settings, server_assignors=built_in_assignors())
         self._topics = topics
+        # Topics that ``confirm_absent`` was asked for; ``_look`` reads the topics until it is empty.
         self._to_look_for: set[frozenset[str]] = set()
-        self._absent: set[frozenset[str]] = set()
-        self._reading: asyncio.Task[None] | None = None
-        self._next_read: asyncio.Task[None] | None = None
-        self._expiring: asyncio.Task[None] | None = None
-        self._reads: set[asyncio.Task[None]] = set()
+        self._absent: set[frozenset[str]] = set()  # those that were looked for since; an answer removes them
+        self._reading: asyncio.Task[None] | None = None  # ``_look``
+        self._next_read: asyncio.Task[None] | None = None  # a read that has not begun: later requests share it
+        self._expiring: asyncio.Task[None] | None = None  # the search for offsets that no member uses
+        self._reads: set[asyncio.Task[None]] = set()  # reads that requests wait for
         self._read_lock = asyncio.Lock()
         self.classic_type = ClassicGroupType(
             classic or ClassicSettings(), new_id=lambda: str(uuid.uuid4()), embedded=embedded

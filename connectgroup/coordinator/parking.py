@@ -191,7 +191,7 @@ class Dedup:
         self._in_flight_s = in_flight_s
         self._last: dict[tuple[str, str], dict[Process, LastRequest]] = {}  # by group and sender
         self._size = 0  # processes in ``_last``
-        self._limit = INITIAL_LIMIT
+        self._limit = INITIAL_LIMIT  # of ``_size``: beyond it, former senders are removed and it is set anew
 
     def __len__(self) -> int:
         return self._size

@@ -127,8 +127,8 @@ class Coordinator:
         self._log = log
         self._lease = log if isinstance(log, SharedLog) else None
         self._clock_s: Callable[[], float] = time.monotonic  # ``start`` sets that of the event loop
-        self._started = False
-        self._wall_clock_ms, self._since_ms = wall_clock_ms, -1
+        self._started = False  # ``start`` sets it
+        self._wall_clock_ms, self._since_ms = wall_clock_ms, -1  # since when it serves; ``start`` sets it
         self._progress = ReportedProgress(wall_clock_ms)
         self._copying = asyncio.Lock()  # one copy of a large group at a time
         self._logger_levels = LoggerLevels(wall_clock_ms)
@@ -460,7 +460,7 @@ class LostConnections:
         """
         self.has_ended = has_ended
         self._submit, self._member_of, self._grace_s = submit, member_of, grace_s
-        self._looking: set[asyncio.Task[None]] = set()
+        self._looking: set[asyncio.Task[None]] = set()  # one for each process that is looked for
 
     def on_lost(self, request: Request, principal: str | None = "") -> None:
         """A connection of a principal is lost; ``request`` is the last one that was received on it.

@@ -136,9 +136,9 @@ class Shard:
         self.traces = RebalanceTraces()
         self.metrics = CoordinatorMetrics(log, self.groups, self.parking, self.writability)
         self._reports_full_from_s = 0.0  # on the event loop's clock
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._closed = False
-        self._in_turn = False
+        self._tasks: set[asyncio.Task[None]] = set()  # those of ``_spawn`` that run; ``close`` waits for them
+        self._closed = False  # ``close`` sets it
+        self._in_turn = False  # ``_run`` decides and appends
 
     # ---- life cycle
 

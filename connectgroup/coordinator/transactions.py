@@ -55,10 +55,10 @@ class Transactions:
     def __init__(self, shard: Shard, broker: BrokerOffsets) -> None:
         """``shard``: with the groups; ``broker``: is asked."""
         self._shard, self._broker = shard, broker
-        self._asking: dict[str, asyncio.Task[bool]] = {}
+        self._asking: dict[str, asyncio.Task[bool]] = {}  # the question to the broker under way, by group
         self._committing: set[str] = set()  # groups with transactions that have not ended, as far as is known
-        self._settling: set[str] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._settling: set[str] = set()  # groups that a task asks for since a transaction has ended
+        self._tasks: set[asyncio.Task[None]] = set()  # ``close`` ends them
 
     def start(self) -> None:
         """Begin to ask at an interval."""

@@ -108,7 +108,7 @@ class Offsets:
     """
 
     def __init__(self) -> None:
-        self._committed: dict[str, dict[int, OffsetRecord]] = {}
+        self._committed: dict[str, dict[int, OffsetRecord]] = {}  # by topic and partition; ``apply`` changes it
         self.pending: dict[Place, PendingOffsetRecord] = {}
 
     def __eq__(self, other: object) -> bool:

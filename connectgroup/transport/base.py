@@ -150,9 +150,9 @@ class Conversation(Generic[Ticket]):
     ) -> None:
         self._handler, self._client_host, self._answer, self._encode = handler, client_host, response, encode
         self._begin = handler.begin if isinstance(handler, DirectHandler) else None
-        self._turns: deque[_Turn[Ticket]] = deque()
-        self._tasks: set[asyncio.Task[Response | bytes]] = set()
-        self._drained: asyncio.Future[None] | None = None
+        self._turns: deque[_Turn[Ticket]] = deque()  # requests without a response, in order
+        self._tasks: set[asyncio.Task[Response | bytes]] = set()  # handlers that run
+        self._drained: asyncio.Future[None] | None = None  # done when all have responses; a waiter makes it
 
     def __len__(self) -> int:
         """The number of requests that were begun and have no response yet."""

@@ -78,11 +78,11 @@ class TcpClient(Client):
         self._max_response_bytes = max_response_bytes
         self._access = access or Access()
         self._turn = asyncio.Lock()  # first come, first sent
-        self._link: Link | None = None
-        self._connecting: asyncio.Task[None] | None = None
-        self._closed = False
+        self._link: Link | None = None  # the last connection, also one that is lost
+        self._connecting: asyncio.Task[None] | None = None  # opens the link
+        self._closed = False  # ``close`` sets it
         self._agreed = False  # the link is usable
-        self._was_authenticated = False
+        self._was_authenticated = False  # a server that asks for no credentials later is rejected
 
     @property
     def is_remote(self) -> bool:
@@ -241,9 +241,9 @@ class Link(asyncio.Protocol):
         self._address, self._client_id, self._dialect, self._hint = address, client_id, dialect, hint
         self._loop = asyncio.get_running_loop()
         self._reader = FrameReader(max_response_bytes)
-        self._outstanding: deque[_Call] = deque()
-        self._next_id = _FIRST_ID
-        self._heard = False
+        self._outstanding: deque[_Call] = deque()  # calls without a response, in the order of their requests
+        self._next_id = _FIRST_ID  # the next correlation id
+        self._heard = False  # the peer has sent a complete frame
         self.versions: dict[type[Any], int] = {ApiVersionsRequest: dialect.apis[ApiVersionsRequest].versions[-1]}
         self.transport: asyncio.Transport | None = None
         self.lost = ""

@@ -133,21 +133,25 @@ class Connection(asyncio.Protocol):
         self._reader = FrameReader(server.limits.max_frame_bytes)
         self._frames: deque[bytes] = deque()  # complete frames that have not begun
         self._out: list[bytes] = []  # responses of this turn of the event loop, sent together
-        self._lost = self._stopped = self._hanging_up = self._paused = False
+        self._lost = False  # the connection is closed
+        self._stopped = False  # no further request is read: an error, a refusal, or the server closes
+        self._hanging_up = False  # closed once all responses are sent
+        self._paused = False  # reading is paused, because enough requests wait
+        # On the loop's clock: the connection, the last bytes, and the incomplete frame began.
         self._began_at = self._heard_at = self._frame_began_at = self._loop.time()
-        self._waits_for_frame = True
+        self._waits_for_frame = True  # a frame is incomplete; at first, none has begun
         self._goes_on = False  # requests are left for the next turn of the event loop
         self._begins = False  # responses that arrive now are sent when the last of these requests has begun
-        self._incomplete = 0
+        self._incomplete = 0  # bytes of a large incomplete frame, as the server counts them
         self._decodes = False  # a large request; the later ones wait
-        self._choked_at: float | None = None
+        self._choked_at: float | None = None  # since when the peer does not read
         self._muted_until: float | None = None  # above a quota; changed by _throttle and _unmute
-        self._relay: Relay | None = None
-        self._last_request: Request | None = None
+        self._relay: Relay | None = None  # of a proxy: forwards requests to a broker
+        self._last_request: Request | None = None  # names the member, should the connection be lost
         self._group_id: str | None = None  # of its requests; empty: they are about several groups
         self._refused = ""  # above a limit: the error message for its first request
         self.admission = Admission(server.authenticator)
-        self.client_host = self._certificate_name = ""
+        self.client_host = self._certificate_name = ""  # ``connection_made`` sets these and the next
         self.descriptor = -1
 
     @property
@@ -579,7 +583,7 @@ class LargeRequests:
 
     def __init__(self) -> None:
         self._waiting: dict[object, tuple[bytes, Callable[[Decoded], None]]] = {}  # by connection
-        self._task: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None  # decodes them, while there are any
 
     def decode(self, connection: object, data: bytes, then: Callable[[Decoded], None]) -> None:
         """Decode a request of a connection that has none here; ``then`` is called with it, in a later turn of the loop.

@@ -128,21 +128,21 @@ class TcpServer:
         self._tls, self._loopback_only = security.tls, loopback_only and not security.is_reachable
         self.find_coordinator: FindCoordinator = self._itself
         self.on_connection_lost = on_connection_lost
-        self._listener: Acceptor | None = None
-        self._connections: set[Connection] = set()
+        self._listener: Acceptor | None = None  # between ``start`` and ``close``
+        self._connections: set[Connection] = set()  # admitted ones; ``release`` removes
         self._unauthenticated: dict[Connection | Handshake, None] = {}  # in the order of arrival
         self._high: set[Connection | Handshake] = set()  # those with a descriptor of at least _max_descriptor
         self.large_requests = LargeRequests()
         self._incomplete: dict[Connection, int] = {}  # bytes of large incomplete requests, in the order of their begin
-        self._incomplete_bytes = 0
-        self._refused: set[Connection] = set()
+        self._incomplete_bytes = 0  # their sum
+        self._refused: set[Connection] = set()  # above a limit: connected until they have read why
         self._by_host: Counter[str] = Counter()
         self._by_principal: Counter[str] = Counter()
         self._complaints = Complaints(logger)
         self._max_descriptor = max_descriptor()
-        self._to_send: list[Connection] = []
-        self._sweeper: asyncio.TimerHandle | None = None
-        self._empty = asyncio.Event()
+        self._to_send: list[Connection] = []  # connections with responses of this turn of the event loop
+        self._sweeper: asyncio.TimerHandle | None = None  # the next look at deadlines
+        self._empty = asyncio.Event()  # ``close`` clears it; the release of the last connection sets it
 
     async def start(self) -> None:
         """Listen on exactly the addresses that the host resolves to now.

@@ -86,18 +86,19 @@ class Performer:
         self._member = member
         self._callbacks = callbacks
         self._lose_timeout_s = lose_timeout_s
+        # When the units were lost, and how long they may take to stop: set with each ``Lose`` and ``Fail``.
         self._lost_at, self._limit_s = 0.0, lose_timeout_s
         self._report = report
         self._on_change = on_change
         self.idle = asyncio.Event()
-        self._queue: deque[Work] = deque()
+        self._queue: deque[Work] = deque()  # ``do`` adds; a ``Lose`` empties it
         self._traceparents: deque[str] = deque()  # of the actions in the queue
-        self._has_work = asyncio.Event()
-        self._losing = asyncio.Event()
-        self._stopping: asyncio.Task[None] | None = None
-        self._current: Work | None = None
+        self._has_work = asyncio.Event()  # the queue has actions
+        self._losing = asyncio.Event()  # all units are lost: the action under way ends early; cleared when they stopped
+        self._stopping: asyncio.Task[None] | None = None  # the stop of all lost units
+        self._current: Work | None = None  # the action under way
         self.metrics = WorkerMetrics(member)
-        self._begun: dict[Revoke | Lapse, asyncio.Task[None]] = {}
+        self._begun: dict[Revoke | Lapse, asyncio.Task[None]] = {}  # stops of queued actions, which begin at once
         self._withheld: set[Unit] = set()  # units of a ``Lapse`` that is not complete: they do not start
 
     def do(self, action: Work) -> None:

@@ -65,9 +65,9 @@ class Computations:
         self._metrics = metrics
         self._member, self._requests, self._times, self._notify = member, requests, times, notify
         self._assignors = {assignor.name: assignor for assignor in assignors}
-        self._computing: asyncio.Task[None] | None = None
-        self._calls: dict[str, asyncio.Future[Any]] = {}
-        self._rejections = 0
+        self._computing: asyncio.Task[None] | None = None  # the last computation
+        self._calls: dict[str, asyncio.Future[Any]] = {}  # the last call of each assignor, also one given up
+        self._rejections = 0  # computations in a row that the coordinator rejected; a success sets it to 0
 
     def start(self, action: ComputeTarget) -> None:
         """Compute in an asyncio task of its own, unless a computation is under way."""

@@ -85,14 +85,14 @@ class Heartbeats:
         self.set_logger_level: Callable[[str, str], None] = lambda logger, level: None
         self.last_error = ""
         self.why_late: Callable[[float], str] = lambda since_s: ""
-        self._logger_stamp = 0
-        self._progress: dict[tuple[str, int], TaskProgress] = {}
-        self._lines: list[LogLine] = []
-        self._progress_at_ms = self._report_at_ms = 0
+        self._logger_stamp = 0  # of the last change of a logger's level that a response had
+        self._progress: dict[tuple[str, int], TaskProgress] = {}  # sent with each heartbeat until one succeeds
+        self._lines: list[LogLine] = []  # as ``_progress``
+        self._progress_at_ms = self._report_at_ms = 0  # when numbers are taken and the process is described next
         self._member, self._client, self._times, self._perform = member, client, times, perform
         self._wake = WakeUp()
-        self._flush_at: asyncio.TimerHandle | None = None
-        self._unanswered: asyncio.Timeout | None = None
+        self._flush_at: asyncio.TimerHandle | None = None  # when statuses that wait for others are sent
+        self._unanswered: asyncio.Timeout | None = None  # of a heartbeat that the coordinator may park
 
     async def run(self) -> None:
         """Send heartbeats until cancelled."""

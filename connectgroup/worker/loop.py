@@ -127,17 +127,19 @@ class Worker:
         self._computations = Computations(
             self.member, self._requests, assignors, self._times, self._heartbeats.notify, metrics
         )
-        self._stopping, self._emptied = asyncio.Event(), asyncio.Event()
-        self._for_good = self._restarts = self._restarts_drained = False
+        self._stopping = asyncio.Event()  # ``stop``, ``restart`` and a fatal error set it
+        self._emptied = asyncio.Event()  # no unit is owned any more, since ``_release_units`` began
+        self._for_good = self._restarts = False  # how ``stop`` or ``restart`` ends it: leaves for good, comes back
+        self._restarts_drained = False  # a drain ends in a restart
         self._on_restart_requested: Callable[[], None] = self.restart
-        self._drained: asyncio.TimerHandle | None = None
-        self._ran = self._has_drained = False
+        self._drained: asyncio.TimerHandle | None = None  # ends a worker that is drained
+        self._ran = self._has_drained = False  # ``run`` was called; a drain has ended it
         self._ended = asyncio.Event()
-        self._ended_as: StopReason | None = None
-        self._end_block: Callable[[], None] = lambda: None
-        self._waiting: set[asyncio.Task[Any] | None] = set()
-        self._clock: Callable[[], float] | None = None
-        self._ends_at: float | None = None
+        self._ended_as: StopReason | None = None  # ``run`` sets it at its end
+        self._end_block: Callable[[], None] = lambda: None  # cancels the block of ``running``, which sets it
+        self._waiting: set[asyncio.Task[Any] | None] = set()  # tasks in ``wait_stopped``
+        self._clock: Callable[[], float] | None = None  # that of the event loop; ``run`` sets it
+        self._ends_at: float | None = None  # on the loop's clock: its rebalance timeout is over; ``_end_s`` sets it
         self._loop: asyncio.AbstractEventLoop
 
     @classmethod

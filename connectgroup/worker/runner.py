@@ -162,18 +162,19 @@ class TaskRunner:
         self._load_class = load_class if callable(load_class) else partial(_class_of, load_class)
         self._publish = publish
         self._report = report
-        self._runs: dict[Unit, UnitRun] = {}
-        self._ending: dict[Unit, list[UnitRun]] = {}
-        self._classes: dict[str, type[Connector]] = {}
+        self._runs: dict[Unit, UnitRun] = {}  # ``start`` adds, ``stop`` removes
+        self._ending: dict[Unit, list[UnitRun]] = {}  # runs that have been stopped and have not ended
+        self._classes: dict[str, type[Connector]] = {}  # by name, once loaded
+        # Classes that are being loaded: those that wait for one, and the task that loads it.
         self._loading: dict[str, tuple[deque[asyncio.Future[type[Connector]]], asyncio.Task[None]]] = {}
         self._starts: list[set[Unit]] = []
         """One set per ``start`` under way: the units that have been stopped since it began."""
         self._pool, self._events = CallPool(), Inbox()
         self.give_up: Callable[[Unit], None] = lambda unit: None
-        self._measured: dict[Unit, None] = {}
+        self._measured: dict[Unit, None] = {}  # tasks whose numbers have changed since ``take_progress``, in order
         self._last_numbers: deque[TaskProgress] = deque(maxlen=MAX_LAST_NUMBERS)
         """Of tasks that have stopped since the last ``take_progress``."""
-        self.rows = 0
+        self.rows = 0  # of all tasks so far; changed with ``_rows_lock``
         self._rows_lock = threading.Lock()
         self.metrics = RunnerMetrics(
             settings.group_id, member_id, lambda: [run.metrics for run in self._runs.copy().values()]

@@ -343,12 +343,16 @@ class Stops:
     def __init__(self) -> None:
         self.moves_not_started = 0
         self.ended: deque[int] = deque(maxlen=1_000)
+        # Units that no member has: ``stop`` adds, ``assign`` and ``forget`` remove.
         self._stopped: dict[Unit, Stop] = {}
+        # Units that a member has and has not reported as running: ``assign`` adds, ``report`` and ``stop`` remove.
         self._arrived: dict[Unit, _Arrival] = {}
         self._ran: dict[Unit, int] = {}
         """Downtimes of units that run again, in rebalances that have not finished."""
         self._failing: dict[Unit, int] = {}
         """Since when units that ran are FAILED or STALLED."""
+        # Of finished rebalances by epoch: their units that were stopped before they were reported, and the downtimes of
+        # their moves. ``forget_rebalance`` removes them.
         self._not_started: dict[int, set[Unit]] = {}
         self._downtimes: dict[int, dict[Unit, int]] = {}
 
@@ -518,7 +522,7 @@ class ConnectDraft(GroupDraft[MemberRecord, Unit]):
         super().__init__(group, now_ms)
         self.silent_ms = 0
         self.delays: dict[str, DelayRecord] = dict(group.delays)
-        self._rebalance = group.latest_rebalance
+        self._rebalance = group.latest_rebalance  # a rebalance that this step begins replaces it
 
     def write(self, record: Record) -> None:
         """Add a record; later reads of the draft include it."""
