@@ -50,6 +50,7 @@ HEARTBEAT: Final = key_of("ConnectGroupHeartbeat")
 PREPARE: Final = key_of("ConnectGroupPrepareAssignment")
 INSTALL: Final = key_of("ConnectGroupInstallAssignment")
 DESCRIBE: Final = key_of("ConnectGroupDescribe")
+UPDATE_CONNECTORS: Final = key_of("ConnectGroupUpdateConnectors")
 DELETE: Final = key_of("ConnectGroupDelete")
 
 
