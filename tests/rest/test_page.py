@@ -574,6 +574,8 @@ async def test_the_page_of_a_connector_shows_tasks_errors_log_and_configuration(
         await tab.shows("#detail-errors td", "no such table")
         await tab.shows("#detail-errors td", "a.csv, line 7: bad")
         await tab.shows("#detail-log li", "WARNING orders-3-0 worker-1: slow")
+        await tab.shows("#detail .spark.errors .hint", "3 errors of the last hour")
+        await tab.shows("#detail .spark.rows .hint", ", at most 6 of the last hour")
         await tab.shows("#detail-config td", "postgres")
         assert await tab.count(".worker") == 0
         await tab.page.go_back()

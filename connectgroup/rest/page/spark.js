@@ -1,6 +1,6 @@
 // The last hour of the connectors as sparklines, asked for at intervals: rows per second, lag, errors.
 
-import { element, lagText, setHidden, timeOf } from "./dom.js";
+import { element, lagText, setHidden, setText, timeOf } from "./dom.js";
 import { pathOf, request } from "./server.js";
 
 const POLL_MS = 15000;
@@ -48,6 +48,9 @@ export function drawSparks(box, history) {
     const picture = box.children[index].lastElementChild;
     picture.setAttribute("aria-label", `${NAMES[name]} ${period(history)}: now ${text(values.at(-1))}, at most ${text(most)}`);
     box.children[index].title = `${NAMES[name]} ${period(history)}: at most ${text(most)}`;
+    if (box.closest("#detail")) setText(box.children[index].firstElementChild, name === "errors"
+      ? `${text(recentErrors(history))} errors ${period(history)}`
+      : `${NAMES[name]} ${text(values.at(-1))}, at most ${text(most)} ${period(history)}`);
     const step = WIDTH / (Math.max(Math.round(HOUR_MS / history.interval_ms), values.length) - 1);
     const points = values.map((value, at) => {
       const x = WIDTH - (values.length - 1 - at) * step;
