@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,7 +26,6 @@ _DIRECTORIES: Final = ("files", "parquet", "spark")
 """Sources that may read all files of a directory."""
 _FILES: Final = ("sqlite", "console")
 """Sinks whose paths are files, not directories."""
-_OTHER_TABLE: Final = "another table than source.table"
 _KEEPS_TOPIC: Final = frozenset({
     "Cast", "ExtractField", "Flatten", "HoistField", "InsertField", "MaskField", "TimestampConverter", "ValueToKey",
 })  # fmt: skip
@@ -46,6 +45,10 @@ def check_apart(config: Config, source: Any, sink: Any, chain: Chain, sink_paths
         ConfigError: the sink, or its dead letters, would be written to a table, to a topic or below a directory that
             the source reads; carries the setting.
     """
+    letters = config.get("errors.deadletterqueue.name", "")
+    if config["sink"] in ("sqlite", "postgres") and letters and _is_same_table(config, letters, "sink.table"):
+        allowed = "another table than sink.table: dead letters have columns of their own"
+        raise ConfigError("errors.deadletterqueue.name", letters, allowed)
     if config["source"] == config["sink"] and config["source"] in ("sqlite", "postgres"):
         _check_tables(config)
     if config["source"] == "kafka":
@@ -58,19 +61,20 @@ def check_apart(config: Config, source: Any, sink: Any, chain: Chain, sink_paths
         _check_directories(config, directory, getattr(source, "file_pattern", ""), sink_paths)
 
 
+def _is_same_table(config: Config, name: str, setting: str) -> bool:
+    other = config.get(setting, "")
+    # SQLite does not distinguish a from A.
+    return name.lower() == other.lower() if config["sink"] == "sqlite" else name == other
+
+
 def _check_tables(config: Config) -> None:
-    kind = config["source"]
-    is_same_name: Callable[[str, str], bool] = str.__eq__
-    if kind == "sqlite":
-        if within(config.get("sink.path", ""), config.get("source.path", "")) != ():
-            return
-        is_same_name = lambda one, other: one.lower() == other.lower()  # noqa: E731 (as SQLite compares names)
-    elif _server(config, "source") != _server(config, "sink"):
-        return
-    read = config.get("source.table", "")
-    for setting in ("sink.table", "errors.deadletterqueue.name"):
-        if is_same_name(config.get(setting, ""), read):
-            raise ConfigError(setting, config[setting], _OTHER_TABLE)
+    if config["sink"] == "sqlite":
+        is_same = within(config.get("sink.path", ""), config.get("source.path", "")) == ()
+    else:
+        is_same = _server(config, "source") == _server(config, "sink")
+    for setting in ("sink.table", "errors.deadletterqueue.name") if is_same else ():
+        if _is_same_table(config, config.get(setting, ""), "source.table"):
+            raise ConfigError(setting, config[setting], "another table than source.table")
 
 
 def _server(config: Config, part: str) -> tuple[str, ...]:

@@ -210,6 +210,15 @@ def test_sink_that_writes_the_table_of_the_source_is_rejected(tmp_path: Path) ->
     PipelineConnector("c", server | {"sink.table": "t", "sink.schema": "other"})
 
 
+@pytest.mark.parametrize(("sink", "name"), [("sqlite", "t"), ("sqlite", "T"), ("postgres", "t")])
+def test_dead_letters_in_the_table_of_the_rows_are_rejected(sink: str, name: str) -> None:
+    config = {"source": "datagen", "sink": sink, "sink.table": "t", "errors.tolerance": "all"}
+    config |= {"sink.path": "/out/x.db"} if sink == "sqlite" else {}
+    with pytest.raises(ConfigError, match=rf"queue\.name: got '{name}'; allowed: another table than sink\.table: dead"):
+        PipelineConnector("c", config | {"errors.deadletterqueue.name": name})
+    PipelineConnector("c", config | {"errors.deadletterqueue.name": "u"})
+
+
 @pytest.mark.parametrize(
     ("read", "written", "is_same"),
     [
