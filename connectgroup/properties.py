@@ -34,7 +34,7 @@ def parse_properties(content: str, where: str) -> dict[str, str]:
     Raises:
         ConfigError: as ``read_properties``.
     """
-    lines = content.splitlines()
+    lines = _LINE_END.split(content)
     found: dict[str, str] = {}
     logical, started = "", 0
     for number, line in enumerate([*lines, ""], 1):
@@ -79,5 +79,7 @@ def _unescaped(where: str, text: str) -> str:
     return replaced.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
+_LINE_END: Final = re.compile(r"\r\n|\n|\r")
+"""Java's. Python's ``splitlines`` has more, such as U+2028, which are text in a value."""
 _KEY: Final = re.compile(r"(?P<key>(?:[^\\=:\s]|\\.)*)(?:[ \t\f]*[=:]?[ \t\f]*)", re.DOTALL)
 _ESCAPE: Final = re.compile(r"\\(u[0-9a-fA-F]{0,4}|.)", re.DOTALL)

@@ -250,7 +250,7 @@ class SparkStream(ABC):
         """
         # Version, metadata, then one line for each source.
         text = (checkpoint / "offsets" / str(batch_id)).read_text()
-        return self.positions(json.loads(text.splitlines()[2]))
+        return self.positions(json.loads(text.split("\n")[2]))
 
     def positions(self, offset: Any) -> dict[str, int]:
         """Return the position of each slice at an offset of the stream, decoded from the JSON that Spark logs.

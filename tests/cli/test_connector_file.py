@@ -87,6 +87,7 @@ def test_placement_settings_are_accepted_without_workers(tmp_path: Path) -> None
         ("name=c\nconnector.class=idle\nu=\\u00e4\\ud83d\\ude42\n", {"u": "ä🙂"}),
         ("name=c\nconnector.class=idle\nlast=a\\", {"last": "a"}),
         ("name=c\nconnector.class=idle\nd=\\ ,\\ \n", {"d": " , "}),
+        ("name=c\rconnector.class=idle\rx=a\u2028b=c\x85d\ve\n", {"x": "a\u2028b=c\x85d\ve"}),
     ],
 )
 def test_properties_are_read_as_java_reads_them(tmp_path: Path, text: str, config: dict[str, str]) -> None:

@@ -62,7 +62,8 @@ class DeltaSink(Sink):
     positions are in the table's directory ``_connectgroup``. Other writers may append, OPTIMIZE and VACUUM meanwhile.
     Columns of structs, arrays and maps are added to a new table with its first rows. A value that the type of its
     column in an existing table would change (rounded, cut, the text 007 as a number) is an error; so are, in a column
-    of partitions, an empty text, which Delta has as null, and a negative decimal with a fraction.
+    of partitions, an empty text, which Delta has as null, and a negative decimal with a fraction. No column BINARY
+    can be one of partitions.
     """
 
     Settings = DeltaSettings
@@ -79,7 +80,7 @@ class DeltaSink(Sink):
         self._offsets = self.open_positions(settings)
         partitions = listed(settings.partition_by)
         for name in partitions:
-            if name not in (usable := [column.name for column in columns if _arrow_type(column) is not None]):
+            if name not in (usable := [column.name for column in columns if _may_be_partition(column)]):
                 raise ConfigError("sink.partition.by", name, f"columns {', '.join(usable)}")
         if not self._offsets.exists():
             self._create_table(partitions)
@@ -169,6 +170,10 @@ def _arrow_type(column: Column) -> pa.DataType | None:
         return None
 
 
+def _may_be_partition(column: Column) -> bool:
+    return column.type != "BINARY" and _arrow_type(column) is not None
+
+
 def _fitted(rows: pa.Table, table: DeltaTable) -> pa.Table:
     """Return rows with the names and types of the table's columns.
 
@@ -210,8 +215,9 @@ def _check_partitions(rows: pa.Table, table: DeltaTable) -> None:
     """Check the values that are written as names of partitions, not to files.
 
     Raises:
-        SinkError: a text is empty, which counts as null there by the protocol of Delta, or the name of the null; or a
-            decimal is negative and has a fraction, which delta-rs 1.6 writes as -1.-50: no reader could open the table.
+        SinkError: a text is empty, which counts as null there by the protocol of Delta, or the name of the null; a
+            value is BINARY; or a decimal is negative and has a fraction, which delta-rs 1.6 writes as -1.-50: no reader
+            could open the table.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -220,7 +226,9 @@ def _check_partitions(rows: pa.Table, table: DeltaTable) -> None:
         if name not in rows.column_names:
             continue
         values = rows.column(name)
-        if pa.types.is_decimal(values.type):
+        if pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type):
+            is_bad, shown, allowed = pc.is_valid(values), "BINARY, which delta-rs would store as text", "null"
+        elif pa.types.is_decimal(values.type):
             is_bad = pc.and_(pc.less(values, 0), pc.not_equal(values, pc.trunc(values)))
             shown, allowed = "a negative number with a fraction", "numbers from 0, or whole ones"
         elif pa.types.is_string(values.type) or pa.types.is_large_string(values.type):

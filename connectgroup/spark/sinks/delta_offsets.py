@@ -288,7 +288,8 @@ class DeltaOffsets:
         files = []
         for commit in commits:
             with suppress(FileNotFoundError):  # Cleaned up by another writer after a checkpoint.
-                actions = map(json.loads, commit.read_text().splitlines())
+                # Not splitlines: a value in the statistics of a file may have U+2028.
+                actions = map(json.loads, filter(None, commit.read_bytes().split(b"\n")))
                 files += [self.path / unquote(action["add"]["path"]) for action in actions if "add" in action]
         for path in (*files, *{file.parent for file in files}, *commits, log):
             with suppress(FileNotFoundError):
