@@ -152,6 +152,12 @@ class Shard:
         await self._log.open()
         try:
             shared = self._log if isinstance(self._log, SharedLog) else None
+            if shared is not None and shared.partitions > 1 and shared.successor is None:
+                # It would look for all groups in the first one.
+                raise LogError(
+                    f"the log has {shared.partitions} partitions; allowed: a log of one partition, or the command "
+                    "connectgroup coordinator, which serves several"
+                )
             if shared is not None and (lost := shared.lost_records):
                 logger.error("the log may lack acknowledged records (%s): its groups are recovered", lost)
                 await recover_groups(shared, now_ms=self.groups.clock_ms(), skips_unreadable=True)

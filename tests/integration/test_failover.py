@@ -34,7 +34,6 @@ pytest.importorskip("psycopg")
 pytestmark = pytest.mark.processes
 
 TASKS = 6
-PARTITIONS = 8
 EXAMPLE = Path(__file__).parents[2] / "examples" / "ha.py"
 
 
@@ -104,32 +103,33 @@ def run_through_every_kind_of_failover(tmp_path: Path, log: str) -> None:
             assert worker.ended() == 0, output()
 
 
+@ci_only("10 s of processor time; in a user's run, tests/log/test_partitions.py has the coordinators in one process")
 def test_coordinators_serve_the_partitions_of_a_log_together_and_for_each_other(tmp_path: Path, database: str) -> None:
     """A coordinator is killed, comes back, and another one stops: all groups are served, and no task is started
     again."""
-    run_with_partitions(tmp_path, database)
+    run_with_partitions(tmp_path, database, 8)
 
 
-@ci_only("30 s of processor time; in a user's run, tests/log/test_kafka.py, and the same test on PostgreSQL")
+@ci_only("30 s of processor time; in a user's run, tests/log/test_kafka.py and tests/log/test_partitions.py")
 def test_coordinators_serve_the_partitions_of_a_topic_together(tmp_path: Path, broker: Broker) -> None:
-    run_with_partitions(tmp_path, f"kafka://{broker.bootstrap}/log-{uuid.uuid4().hex}")
+    run_with_partitions(tmp_path, f"kafka://{broker.bootstrap}/log-{uuid.uuid4().hex}", 4)
 
 
-def run_with_partitions(tmp_path: Path, log: str) -> None:
+def run_with_partitions(tmp_path: Path, log: str, partitions: int) -> None:
     with ExitStack() as stack:
-        options = "--partitions", PARTITIONS
+        options = "--partitions", partitions
         coordinators = Coordinators([log] * 2, stack, session_timeout_ms=SESSION_TIMEOUT_MS, options=options)
 
         def are_balanced() -> bool:
             counts = Counter(coordinators.owners())
-            return [counts[address] for address in coordinators.running] == [PARTITIONS // 2] * 2
+            return [counts[address] for address in coordinators.running] == [partitions // 2] * 2
 
         wait("both own as many partitions", are_balanced, coordinators.output, START_PATIENCE_S)
         owners = coordinators.owners()
         names = [f"sleepers-{number}" for number in range(100)]
         groups, workers = [], []
         for address in coordinators.running:  # a group of each
-            name = next(each for each in names if owners[partition_of(each, PARTITIONS)] == address)
+            name = next(each for each in names if owners[partition_of(each, partitions)] == address)
             root = tmp_path / name
             root.mkdir()
             group = Group(root, tasks=TASKS, name=name)

@@ -24,8 +24,10 @@ from connectgroup.config.coordinator import CoordinatorConfig
 from connectgroup.config.rest import RestConfig
 from connectgroup.coordinator import metrics, partitions
 from connectgroup.coordinator.partitions import PartitionedCoordinator, surplus_of
+from connectgroup.coordinator.runtime import Coordinator
 from connectgroup.coordinator.server import CoordinatorServer
 from connectgroup.errors import ConfigError, CoordinatorNotAvailable, GroupIdNotFound, LogError
+from connectgroup.group.connect.settings import GroupSettings
 from connectgroup.log.base import Candidate, Ownership
 from connectgroup.log.leased import LeasedLog
 from connectgroup.log.registry import log_from_url
@@ -155,6 +157,16 @@ async def test_log_keeps_the_number_of_partitions_of_its_first_start(database: s
     assert await number_of(None, other) == await number_of(1, other) == 1
     with pytest.raises(LogError, match="was started with 1 partition, not 8"):
         await number_of(8, other)
+
+
+@pytest.mark.asyncio
+async def test_coordinator_in_a_program_refuses_a_log_of_several_partitions(database: str) -> None:
+    """It would look for all groups in the first one."""
+    log = log_from_url(database)
+    assert isinstance(log, LeasedLog)
+    log.expect_partitions(2)
+    with pytest.raises(LogError, match="the log has 2 partitions; allowed: a log of one partition, or the command"):
+        await Coordinator(log, GroupSettings()).start()
 
 
 @pytest.mark.asyncio
@@ -390,6 +402,25 @@ async def serves(server: CoordinatorServer, *numbers: int) -> None:
         return parts_of(server).served() == {*numbers}
 
     await until(does_serve)
+
+
+@pytest.mark.asyncio
+async def test_groups_of_all_partitions_are_recovered(
+    database: str, tmp_path: Path, quick: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with cluster_at(database, tmp_path) as cluster:
+        server = await cluster.add(partitions=3)
+        await cluster.owned(3)
+        async with cluster.admin() as admin:
+            for group_id in GROUPS:
+                await put(admin, group_id)
+        await cluster.remove(server)
+        assert await asyncio.to_thread(main, ["groups", "recover", database]) == 0
+        assert capsys.readouterr().out.splitlines() == [f"group {each}: recovered" for each in sorted(GROUPS)]
+        await cluster.add()
+        await cluster.owned(3)
+        async with cluster.admin() as admin:
+            assert len(await admin.list_groups()) == len(GROUPS)
 
 
 @pytest.mark.asyncio
