@@ -4,6 +4,7 @@ import java.io.Closeable;
 import java.io.File;
 import java.io.FileInputStream;
 import java.io.FileOutputStream;
+import java.io.IOException;
 import java.math.BigDecimal;
 import java.math.BigInteger;
 import java.net.URL;
@@ -17,6 +18,7 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Base64;
 import java.util.Collection;
+import java.util.Enumeration;
 import java.util.HashMap;
 import java.util.HashSet;
 import java.util.IdentityHashMap;
@@ -24,6 +26,9 @@ import java.util.Iterator;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Optional;
+import java.util.ServiceConfigurationError;
+import java.util.ServiceLoader;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.Future;
@@ -40,6 +45,7 @@ import org.apache.arrow.vector.VarCharVector;
 import org.apache.arrow.vector.VectorSchemaRoot;
 import org.apache.arrow.vector.ipc.ArrowStreamReader;
 import org.apache.arrow.vector.ipc.ArrowStreamWriter;
+import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.config.ConfigDef;
@@ -58,6 +64,8 @@ import org.apache.kafka.connect.errors.RetriableException;
 import org.apache.kafka.connect.header.ConnectHeaders;
 import org.apache.kafka.connect.header.Header;
 import org.apache.kafka.connect.json.JsonConverter;
+import org.apache.kafka.connect.runtime.InternalSinkRecord;
+import org.apache.kafka.connect.runtime.errors.ProcessingContext;
 import org.apache.kafka.connect.runtime.isolation.PluginClassLoader;
 import org.apache.kafka.connect.sink.ErrantRecordReporter;
 import org.apache.kafka.connect.sink.SinkConnector;
@@ -132,9 +140,29 @@ public class Plugins {
     URL[] urls = new URL[paths.size()];
     for (int i = 0; i < urls.length; i++) urls[i] = new File((String) paths.get(i)).toURI().toURL();
     ClassLoader parent = Plugins.class.getClassLoader().getParent();
-    ClassLoader made = new PluginClassLoader(new File(location).toURI().toURL(), urls, parent);
+    PluginLoader made = new PluginLoader(new File(location).toURI().toURL(), urls, parent);
     loaders.put(location + jars, made);
+    loadDrivers(made);
     return made;
+  }
+
+  /**
+   * Load the JDBC drivers of a plug-in, which register themselves, as Kafka Connect does: java.sql.DriverManager looks
+   * for them only once, and not in the class loader of a plug-in.
+   */
+  private static void loadDrivers(PluginLoader loader) throws Exception {
+    if (!loader.findResources("META-INF/services/java.sql.Driver").hasMoreElements()) return;
+    Iterator drivers = ServiceLoader.load(java.sql.Driver.class, loader).iterator();
+    while (true) {
+      try {
+        if (!drivers.hasNext()) return;
+        drivers.next();
+      } catch (ServiceConfigurationError error) {
+        // A driver that cannot be made: a connection that needs it fails, and says so.
+      } catch (LinkageError error) {
+        // The same, where a library of it is missing.
+      }
+    }
   }
 
   public ConnectorRun connector(String name, ClassLoader loader, String config, String offsets) throws Exception {
@@ -195,6 +223,32 @@ public class Plugins {
 
   static Object make(ClassLoader loader, String name) throws Exception {
     return Class.forName(name, true, loader).getDeclaredConstructor(new Class[0]).newInstance(new Object[0]);
+  }
+}
+
+/** A plug-in's class loader: child first, by Kafka's own rules. */
+class PluginLoader extends PluginClassLoader {
+  private static final String SERVICES = "META-INF/services/";
+
+  PluginLoader(URL location, URL[] urls, ClassLoader parent) {
+    super(location, urls, parent);
+  }
+
+  /** Spark's providers of a service are none of a plug-in that has the service's class itself, such as its own Jackson. */
+  public Enumeration getResources(String name) throws IOException {
+    return name.startsWith(SERVICES) && isOwn(name.substring(SERVICES.length())) ? findResources(name)
+        : super.getResources(name);
+  }
+
+  private boolean isOwn(String service) {
+    if (findResource(service.replace('.', '/') + ".class") == null) return false;
+    try {
+      return loadClass(service).getClassLoader() == this;
+    } catch (ClassNotFoundException error) {
+      return false;
+    } catch (LinkageError error) {
+      return false;
+    }
   }
 }
 
@@ -945,27 +999,6 @@ class Stopper implements Runnable {
   }
 }
 
-/** A record with the bytes of its value in Kafka, for its dead letter. A plug-in may report a copy of it. */
-class RawRecord extends SinkRecord {
-  private final byte[] raw;
-
-  RawRecord(SinkRecord record, byte[] raw) {
-    super(record.topic(), record.kafkaPartition().intValue(), record.keySchema(), record.key(), record.valueSchema(),
-        record.value(), record.kafkaOffset(), record.timestamp(), record.timestampType(), record.headers(),
-        record.originalTopic(), record.originalKafkaPartition(), record.originalKafkaOffset());
-    this.raw = raw;
-  }
-
-  public SinkRecord newRecord(String topic, Integer partition, Schema keySchema, Object key, Schema valueSchema,
-      Object value, Long timestamp, Iterable headers) {
-    return new RawRecord(super.newRecord(topic, partition, keySchema, key, valueSchema, value, timestamp, headers), raw);
-  }
-
-  byte[] raw() {
-    return raw;
-  }
-}
-
 /**
  * The records of a sink task that cannot be processed. A plug-in may report one from any thread, also long after put:
  * Python writes those that were reported before preCommit returned, and commits the offsets after that. So the report
@@ -975,22 +1008,34 @@ class Letters implements ErrantRecordReporter {
   private List found = new ArrayList();
 
   public Future report(SinkRecord record, Throwable error) {
-    byte[] raw = record instanceof RawRecord ? ((RawRecord) record).raw()
-        : String.valueOf(record.value()).getBytes(StandardCharsets.UTF_8);
-    long offset = record.originalKafkaOffset();
-    add("sink", record.originalTopic(), record.originalKafkaPartition().intValue(), offset, error, raw);
+    add("sink", SinkRun.original(record), error);
     return CompletableFuture.completedFuture(null);
   }
 
-  void add(String stage, String topic, int partition, long offset, Throwable error, byte[] record) {
+  void add(String stage, ConsumerRecord record, Throwable error) {
     Map letter = new LinkedHashMap();
     letter.put("stage", stage);
-    letter.put("place", topic + "-" + partition + ", offset " + offset);
+    letter.put("place", record.topic() + "-" + record.partition() + ", offset " + record.offset());
     letter.put("reason", Plugins.describe(error));
-    letter.put("base64", record == null ? "" : Base64.getEncoder().encodeToString(record));
+    letter.put("value", text(record.value()));
+    letter.put("key", text(record.key()));
+    List headers = new ArrayList();
+    Iterator each = record.headers().iterator();
+    while (each.hasNext()) {
+      org.apache.kafka.common.header.Header header = (org.apache.kafka.common.header.Header) each.next();
+      List pair = new ArrayList();
+      pair.add(header.key());
+      pair.add(text(header.value()));
+      headers.add(pair);
+    }
+    letter.put("headers", headers);
     synchronized (this) {
       found.add(letter);
     }
+  }
+
+  private static String text(Object bytes) {
+    return bytes == null ? null : Base64.getEncoder().encodeToString((byte[]) bytes);
   }
 
   synchronized List taken() {
@@ -1137,49 +1182,68 @@ public class SinkRun implements SinkTaskContext {
       byte[] rawKey = key.isNull(i) ? null : key.get(i);
       byte[] rawValue = value.isNull(i) ? null : value.get(i);
       Long time = times.isNull(i) ? null : Long.valueOf(times.get(i));
+      ConsumerRecord raw = new ConsumerRecord(topic, partition, offset,
+          time == null ? ConsumerRecord.NO_TIMESTAMP : time.longValue(),
+          org.apache.kafka.common.record.TimestampType.CREATE_TIME, rawKey == null ? -1 : rawKey.length,
+          rawValue == null ? -1 : rawValue.length, rawKey, rawValue, rawHeaders(headerNames), Optional.empty());
       String stage = "source";
       SinkRecord record;
       try {
-        record = converted(topic, partition, offset, time, rawKey, rawValue, headerNames);
+        record = converted(raw, time);
         stage = "transform";
         for (int step = 0; step < transforms.size() && record != null; step++) {
           record = (SinkRecord) ((TransformStep) transforms.get(step)).applyTo(record);
         }
       } catch (RuntimeException error) {
         if (letters == null) throw error;
-        letters.add(stage, topic, partition, offset, error, rawValue);
+        letters.add(stage, raw, error);
         continue;
       }
-      if (record != null) found.add(letters == null ? record : new RawRecord(record, rawValue));
+      // As Kafka Connect's own worker makes them: plug-ins look into the context of its class.
+      if (record != null) found.add(new InternalSinkRecord(new ProcessingContext(raw), record));
     }
     return found;
   }
 
-  private SinkRecord converted(String topic, int partition, long offset, Long time, byte[] key, byte[] value,
-      String headerNames) {
+  /** The record in Kafka of what a plug-in has got, or of a copy of it. */
+  static ConsumerRecord original(SinkRecord record) {
+    if (record instanceof InternalSinkRecord) {
+      return (ConsumerRecord) ((InternalSinkRecord) record).context().original();
+    }
+    byte[] value = String.valueOf(record.value()).getBytes(StandardCharsets.UTF_8);
+    return new ConsumerRecord(record.originalTopic(), record.originalKafkaPartition().intValue(),
+        record.originalKafkaOffset(), null, value);
+  }
+
+  private SinkRecord converted(ConsumerRecord raw, Long time) {
+    String topic = raw.topic();
     ConnectHeaders own = new ConnectHeaders();
-    RecordHeaders raw = new RecordHeaders();
-    addHeaders(topic, headerNames, own, raw);
-    SchemaAndValue k = keys.toConnectData(topic, raw, key);
-    SchemaAndValue v = values.toConnectData(topic, raw, value);
-    return new SinkRecord(topic, partition, k.schema(), k.value(), v.schema(), v.value(), offset, time,
+    Iterator each = raw.headers().iterator();
+    while (each.hasNext()) {
+      org.apache.kafka.common.header.Header header = (org.apache.kafka.common.header.Header) each.next();
+      own.add(header.key(), headers.toConnectHeader(topic, header.key(), header.value()));
+    }
+    SchemaAndValue k = keys.toConnectData(topic, raw.headers(), (byte[]) raw.key());
+    SchemaAndValue v = values.toConnectData(topic, raw.headers(), (byte[]) raw.value());
+    return new SinkRecord(topic, raw.partition(), k.schema(), k.value(), v.schema(), v.value(), raw.offset(), time,
         org.apache.kafka.common.record.TimestampType.CREATE_TIME, own);
   }
 
   /** Headers are JSON: a list of pairs of name and bytes in base64. */
-  private void addHeaders(String topic, String json, ConnectHeaders own, RecordHeaders raw) {
-    if (json == null) return;
+  private static RecordHeaders rawHeaders(String json) {
+    RecordHeaders found = new RecordHeaders();
+    if (json == null) return found;
     try {
       Iterator each = ((List) Json.MAPPER.readValue(json, List.class)).iterator();
       while (each.hasNext()) {
         List pair = (List) each.next();
         byte[] bytes = pair.get(1) == null ? null : Base64.getDecoder().decode((String) pair.get(1));
-        raw.add((String) pair.get(0), bytes);
-        own.add((String) pair.get(0), headers.toConnectHeader(topic, (String) pair.get(0), bytes));
+        found.add((String) pair.get(0), bytes);
       }
-    } catch (java.io.IOException error) {
+    } catch (IOException error) {
       throw new RuntimeException(error);
     }
+    return found;
   }
 
   /** Records of partitions that the plug-in has paused wait; the same batch is put again after a RetriableException. */

@@ -519,10 +519,10 @@ class JavaSinkTask:
         """Return the offsets up to which records are durable; while there are no records, let the plug-in work."""
         return _offsets(self._call(lambda: self._task.commit(is_idle)))
 
-    def letters(self) -> list[dict[str, str]]:
+    def letters(self) -> list[dict[str, Any]]:
         """Return the dead letters since the last call, without connector and task. Those of the records up to the
         offsets that ``commit`` has returned are among them, so they are written before these offsets."""
-        found: list[dict[str, str]] = json.loads(self._call(self._task.letters))
+        found: list[dict[str, Any]] = json.loads(self._call(self._task.letters))
         return [each | {"reason": message_of(self._what, each["reason"], self._secrets)} for each in found]
 
     def stop(self) -> bool:

@@ -15,6 +15,8 @@ from connectgroup.spark.java import CONNECT_JARS
 from tests.consumer.broker import KAFKA, Unavailable, fetched_jars_of, fetched_with_dependencies
 
 DEBEZIUM: Final = "io.debezium.connector.postgresql.PostgresConnector"
+DEBEZIUM_MARIADB: Final = "io.debezium.connector.mariadb.MariaDbConnector"
+DEBEZIUM_JDBC: Final = "io.debezium.connector.jdbc.JdbcSinkConnector"
 TEST_PLUGIN: Final = "tests.TestPlugin"
 TEST_SINK: Final = "tests.TestSinkPlugin"
 FILE_STREAM: Final = "org.apache.kafka.connect.file.FileStreamSourceConnector"
@@ -54,16 +56,31 @@ def _compile_test_plugin(folder: Path) -> None:
 @pytest.fixture(scope="session")
 def debezium(java_plugin_path: Path) -> Path:
     """The plug-in path with Debezium's connector for PostgreSQL."""
+    return _with_plugin(java_plugin_path, "debezium-postgres-3.6.1", "debezium-connector-postgres:3.6.1.Final")
+
+
+@pytest.fixture(scope="session")
+def debezium_mariadb(java_plugin_path: Path) -> Path:
+    """The plug-in path with Debezium's connector for MariaDB."""
+    return _with_plugin(java_plugin_path, "debezium-mariadb-3.2.0", "debezium-connector-mariadb:3.2.0.Final")
+
+
+@pytest.fixture(scope="session")
+def debezium_jdbc(java_plugin_path: Path) -> Path:
+    """The plug-in path with Debezium's sink connector for JDBC."""
+    return _with_plugin(java_plugin_path, "debezium-jdbc-3.2.0", "debezium-connector-jdbc:3.2.0.Final")
+
+
+def _with_plugin(path: Path, name: str, artifact: str) -> Path:
+    """Add a plug-in of Debezium's to a plug-in path."""
     try:
-        jars = fetched_with_dependencies(
-            "debezium-postgres-3.6.1", ["io.debezium:debezium-connector-postgres:3.6.1.Final"]
-        )
+        jars = fetched_with_dependencies(name, [f"io.debezium:{artifact}"])
     except Unavailable as missing:
         if os.environ.get("CI") == "true":
             pytest.fail(f"continuous integration has no Debezium: {missing}")
         pytest.skip(str(missing))
-    shutil.copytree(jars, java_plugin_path / "debezium-postgres", dirs_exist_ok=True)
-    return java_plugin_path
+    shutil.copytree(jars, path / name, dirs_exist_ok=True)
+    return path
 
 
 def debezium_settings(url: str, table: str) -> dict[str, str]:

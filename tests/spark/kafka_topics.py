@@ -88,6 +88,7 @@ def _read(servers: str, name: str) -> list[tuple[str | None, str, int]]:
         key, value = message.key(), message.value()
         value = b"" if value is None else value
         assert isinstance(value, bytes)
-        found.append((key.decode() if isinstance(key, bytes) else None, value.decode(), message.timestamp()[1]))
+        text = key.decode(errors="backslashreplace") if isinstance(key, bytes) else None
+        found.append((text, value.decode(), message.timestamp()[1]))
     consumer.close()
     return found

@@ -23,17 +23,25 @@ from connectgroup.dataplane.java_plugins import PLUGIN_PATH
 from connectgroup.errors import ConnectGroupError, PluginError
 from connectgroup.plugins import load_connector_class
 from connectgroup.protocol.units import Unit
+from connectgroup.spark.session import kill_session
+from connectgroup.spark.sinks.manifest import read_committed
 from tests.spark.conftest import Run, wait
 from tests.spark.java_plugins import (
     DEBEZIUM,
+    DEBEZIUM_JDBC,
+    DEBEZIUM_MARIADB,
     FILE_STREAM,
     TEST_PLUGIN,
     TEST_SINK,
     debezium as debezium,
+    debezium_jdbc as debezium_jdbc,
+    debezium_mariadb as debezium_mariadb,
     debezium_settings,
     java_plugin_path as java_plugin_path,
 )
 from tests.spark.kafka_topics import committed, make_topic, produce
+from tests.spark.mariadb_server import PASSWORD, MariaDB, mariadb as mariadb
+from tests.volume import ci_only
 
 
 class Cluster:
@@ -691,13 +699,34 @@ def test_sink_plugin_objects_to_offsets_before_they_are_changed(
     assert group_offsets(kafka, topic_name) == [2]
 
 
+def write_with_headers(servers: str, topic: str, key: bytes, value: bytes, headers: list[Any]) -> None:
+    from confluent_kafka import Producer
+
+    producer = Producer({"bootstrap.servers": servers})
+    producer.produce(topic, value, key, headers=headers)
+    assert producer.flush(30) == 0
+
+
+def keys_and_headers(servers: str, topic: str) -> list[tuple[bytes, Any]]:
+    """Those of the three records of a topic, sorted."""
+    from confluent_kafka import Consumer, TopicPartition
+
+    consumer = Consumer({"bootstrap.servers": servers, "group.id": "reader"})
+    with contextlib.closing(consumer):
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        messages: list[Any] = []
+        while len(messages) < 3:
+            messages += consumer.consume(3 - len(messages), 0.5)
+        return sorted([(each.key(), each.headers()) for each in messages], key=str)
+
+
 @pytest.mark.parametrize("mode", ["reports", "reports late"])
 def test_records_that_a_sink_plugin_reports_are_dead_letters(
     cluster: Cluster, tmp_path: Path, kafka: str, topic_name: str, mode: str
 ) -> None:
     """In the call of put, or when the plug-in writes what it holds; a copy of a record is reported as the record."""
     put_records(kafka, topic_name, range(5))
-    produce(kafka, topic_name, [(0, "k5", b"\xff no JSON")])
+    write_with_headers(kafka, topic_name, b"k5\xff", b"\xff no JSON", [("h", b"\x01"), ("none", None)])
     config = appending(tmp_path, kafka, topic_name, mode=mode) | {
         "errors.tolerance": "all",
         "errors.deadletterqueue.topic.name": f"{topic_name}-bad",
@@ -721,6 +750,13 @@ def test_records_that_a_sink_plugin_reports_are_dead_letters(
     )
     assert all(reason in each["reason"] for each in letters if each["stage"] == "sink")
     assert {each["connector"] for each in letters} == {"lines"}
+    assert {each["place"][-1]: each["key"] for each in letters} == {"1": "k1", "4": "k4", "5": "k5\\xff"}
+    assert [json.loads(each["headers"]) for each in letters if "headers" in each] == [[["h", "\x01"], ["none", None]]]
+    assert keys_and_headers(kafka, f"{topic_name}-bad") == [
+        (b"k1", None),
+        (b"k4", None),
+        (b"k5\xff", [("h", b"\x01"), ("none", None)]),
+    ]
 
 
 def test_plugin_has_no_reporter_unless_errors_are_tolerated(
@@ -874,3 +910,116 @@ def test_changes_go_to_kafka_with_their_keys_and_tombstones(cluster: Cluster, or
     assert [json.loads(key or "") for key, _ in found] == [{"id": 0}, {"id": 1}, {"id": 2}, {"id": 1}, {"id": 1}]
     assert [value and value["op"] for _, value in found] == ["r", "r", "r", "d", None]
     assert found[0][1]["after"]["note"] == "note 0"
+
+
+# --------------------------------------------------------------------------------------------------
+# Connectors that a SIGKILL of Java interrupts.
+
+
+@ci_only("a MariaDB server and two starts of Java, 40 s of a core; a user's run has Debezium on PostgreSQL")
+@pytest.mark.timeout(600)
+def test_connector_resumes_from_its_schema_history_after_a_kill(
+    cluster: Cluster, tmp_path: Path, debezium_mariadb: Path, mariadb: MariaDB
+) -> None:
+    """The binary log has no names of columns: what was written before the table was altered is read by the history."""
+    mariadb.execute(
+        "CREATE DATABASE shop",
+        "CREATE TABLE shop.orders (id INT PRIMARY KEY, note VARCHAR(20), amount DECIMAL(9,2))",
+        "INSERT INTO shop.orders VALUES " + ", ".join(f"({n}, 'note {n}', {n}.25)" for n in range(10)),
+    )
+    out = tmp_path / "out"
+    config = {
+        "connector.class": DEBEZIUM_MARIADB,
+        "tasks.max": "1",
+        "database.hostname": "127.0.0.1",
+        "database.port": str(mariadb.port),
+        "database.user": "root",
+        "database.password": PASSWORD,
+        "database.ssl.mode": "disable",
+        "database.server.id": "4711",
+        "topic.prefix": "shop",
+        "database.include.list": "shop",
+        "table.include.list": "shop.orders",
+        "include.schema.changes": "false",
+        "schema.history.internal": "io.debezium.storage.file.history.FileSchemaHistory",
+        "schema.history.internal.file.filename": str(tmp_path / "history.jsonl"),
+        "transforms": "unwrap",
+        "transforms.unwrap.type": "io.debezium.transforms.ExtractNewRecordState",
+        "sink": "jsonl",
+        "sink.path": str(out),
+        "trigger.ms": "50",
+    }
+
+    def found() -> list[dict[str, Any]]:
+        rows = [json.loads(line) for file in read_committed(out) for line in file.read_text().splitlines()]
+        return [{name: value for name, value in row.items() if value is not None} for row in rows]
+
+    run = cluster.start(config)
+    run.wait(lambda: sum(run.rows) == 10)
+    mariadb.execute("INSERT INTO shop.orders VALUES (10, 'note 10', 10.25)")
+    run.wait(lambda: sum(run.rows) == 11)
+    kill_session()
+    assert "Java" in str(run.failure())
+    mariadb.execute(
+        "INSERT INTO shop.orders VALUES (11, 'note 11', 11.25)",
+        "ALTER TABLE shop.orders ADD COLUMN place VARCHAR(20) FIRST, DROP COLUMN amount",
+        "INSERT INTO shop.orders VALUES ('here', 12, 'note 12')",
+    )
+    again = cluster.start(config, epoch=2)
+    again.wait(lambda: sum(again.rows) == 2)
+    again.task.stop()
+    assert [row["id"] for row in found()] == [*range(13)]
+    assert [row["note"] for row in found()] == [f"note {n}" for n in range(13)]
+    assert [float(row["amount"]) for row in found()[:12]] == [n + 0.25 for n in range(12)]
+    assert found()[12] == {"place": "here", "id": 12, "note": "note 12"}
+
+
+@ci_only("two starts of Java, 30 s of a core; a user's run has the sink of the tests' own")
+@pytest.mark.timeout(600)
+def test_jdbc_sink_loses_no_record_when_java_is_killed(
+    cluster: Cluster, debezium_jdbc: Path, kafka: str, topic_name: str, database: str
+) -> None:
+    import psycopg
+
+    fields = [{"field": "id", "type": "int32"}, {"field": "note", "type": "string"}]
+    schema = {"type": "struct", "name": "order", "fields": fields}
+
+    def put(numbers: range) -> None:
+        texts = [json.dumps({"schema": schema, "payload": {"id": n, "note": f"note {n}"}}) for n in numbers]
+        produce(kafka, topic_name, [(0, None, text) for text in texts])
+
+    def ids() -> list[int]:
+        with psycopg.connect(database) as connection:
+            try:
+                return [n for (n,) in connection.execute("SELECT id FROM orders ORDER BY id").fetchall()]
+            except psycopg.errors.UndefinedTable:
+                return []
+
+    config = {
+        "connector.class": DEBEZIUM_JDBC,
+        "tasks.max": "1",
+        "topics": topic_name,
+        "source.bootstrap.servers": kafka,
+        "source.max.rows.per.batch": "100",
+        "key.converter": "org.apache.kafka.connect.storage.StringConverter",
+        "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+        "connection.url": f"jdbc:{database.replace('test@', '')}",
+        "connection.username": "test",
+        "connection.password": "never-shown",
+        "insert.mode": "insert",
+        "primary.key.mode": "none",
+        "schema.evolution": "basic",
+        "collection.name.format": "orders",
+        "trigger.ms": "50",
+    }
+    put(range(1_000))
+    run = cluster.start(config)
+    run.wait(lambda: bool(ids()))
+    kill_session()
+    assert "Java" in str(run.failure())
+    put(range(1_000, 1_200))
+    again = cluster.start(config, epoch=2)
+    again.wait(lambda: group_offsets(kafka, topic_name) == [1_200])
+    again.task.stop()
+    assert set(ids()) == {*range(1_200)}
+    assert not cluster.connector(config).fenced, "at least once"

@@ -16,6 +16,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
@@ -34,7 +35,6 @@ from ...errors import ConfigError
 from ..kafka_client import admin, client_files, client_settings
 from ..remote import remote_address
 from ..sources.kafka_group import TRANSIENT, GroupOffsets, group_of
-from ..tolerance import with_text
 from .kafka import letter_text
 from .kafka_offsets import create_topic, told_as_sink_error
 
@@ -106,7 +106,7 @@ class ConnectSink(DeadLetterSink):
     those of the consumer group `connect-NAME`. Converters are Java classes (`key.converter`, `value.converter`,
     `header.converter`). With `errors.tolerance=all`, a record that cannot be converted or transformed, or that the
     plug-in reports (`errantRecordReporter`), is a dead letter in a topic of the same cluster, which is created if it is
-    missing; the offset of a record is committed after its dead letter.
+    missing, with the key and the headers of the record; the offset of a record is committed after its dead letter.
     """
 
     Settings = ConnectSinkSettings
@@ -136,7 +136,7 @@ class ConnectSink(DeadLetterSink):
         self._opened: set[str] = set()
         self._committed: dict[str, int] = {}
         # Dead letters that are not durable yet, and those that are and that no batch has counted.
-        self._letters: list[DeadLetter] = []
+        self._letters: list[LetterRecord] = []
         self._uncounted: list[DeadLetter] = []
         # Changed by open_dead_letters, which is called before the claim, and by close.
         self._dead_letters = ""
@@ -200,7 +200,7 @@ class ConnectSink(DeadLetterSink):
                 if rows.num_rows:
                     _write_records(rows, self._file)
                     task.put(self._file)
-                self._letters += dead_letters
+                self._letters += map(LetterRecord, dead_letters)
                 self._advance(task, is_idle=False)
                 if isinstance(dead_letters, DeadLetters):
                     dead_letters.extend(self._uncounted)
@@ -242,8 +242,8 @@ class ConnectSink(DeadLetterSink):
         durable = task.commit(is_idle=is_idle)
         if self._producer is not None:
             assert self._owner is not None
-            reported = [dead_letter(self._owner, with_text(each)) for each in task.letters()]
-            self._uncounted += reported
+            reported = [LetterRecord.of(self._owner, each) for each in task.letters()]
+            self._uncounted += [each.letter for each in reported]
             self._letters += reported
             self._write_letters(self._producer)
         self._store(durable)
@@ -259,10 +259,13 @@ class ConnectSink(DeadLetterSink):
                 failed.append(error)
 
         with told_as_sink_error(where):
-            for letter in self._letters:
+            for each in self._letters:
+                value, headers = letter_text(each.letter), list(each.headers)
                 while True:
                     try:
-                        producer.produce(self._dead_letters, letter_text(letter), on_delivery=delivered)
+                        producer.produce(
+                            self._dead_letters, value, key=each.key, headers=headers, on_delivery=delivered
+                        )
                         break
                     except BufferError:
                         producer.poll(0.01)
@@ -295,6 +298,43 @@ class ConnectSink(DeadLetterSink):
                 if each.error is not None:
                     raise SinkError(f"consumer group {group_of(self._owner.connector)}: {each.error.str()}")
         self._committed.update(changed)
+
+
+@dataclass(frozen=True, slots=True)
+class LetterRecord:
+    """The record of a dead letter: its key and its headers are those of the record that could not be processed.
+
+    Attributes:
+        letter: the value; ``key`` and ``headers`` are in it as text, too.
+        key, headers: as bytes.
+    """
+
+    letter: DeadLetter
+    key: bytes | None = None
+    headers: Sequence[tuple[str, str | bytes | None]] = ()
+
+    @classmethod
+    def of(cls, owner: Owner, found: Mapping[str, Any]) -> LetterRecord:
+        """Return a record that ``Letters`` of ``ConnectBridge.java`` has."""
+        error = {name: found[name] for name in ("stage", "place", "reason")}
+        error["record"] = _shown(_bytes(found["value"])) or ""
+        key = _bytes(found["key"])
+        headers = [(str(name), _bytes(value)) for name, value in found["headers"]]
+        shown = [[name, _shown(value)] for name, value in headers]
+        if key is not None:
+            error["key"] = _shown(key) or ""
+        if headers:
+            error["headers"] = json.dumps(shown, ensure_ascii=False)
+        return cls(dead_letter(owner, error), key, headers)
+
+
+def _bytes(text: str | None) -> bytes | None:
+    return None if text is None else base64.b64decode(text)
+
+
+def _shown(value: bytes | None) -> str | None:
+    """Bytes as text; those that are not UTF-8 are escaped."""
+    return None if value is None else value.decode(errors="backslashreplace")
 
 
 class GroupPositions:
