@@ -237,7 +237,7 @@ class Member:
             group_id=settings.group_id,
             member_id=settings.member_id,
             member_epoch=self.epoch,
-            max_wait_ms=0 if returns_at_once else self._max_wait_ms(),
+            max_wait_ms=0 if self._full or returns_at_once else self._max_wait_ms(),
             sequence=self._sequence,
             process_id=self.process_id,
             os_process=self.os_process,
@@ -245,8 +245,7 @@ class Member:
             restart_error=restart_error,
         )
         if introduces:
-            max_wait_ms = 0 if self._full or returns_at_once else self._max_wait_ms()
-            request = self.full(replace(heartbeat, max_wait_ms=max_wait_ms))
+            request = self.full(heartbeat)
         elif self._acknowledge or self._lacks_units:
             request = replace(heartbeat, owned=grouped(self.owned))
         else:

@@ -7,23 +7,19 @@ can add a row after the comparison.
 from __future__ import annotations
 
 import os
-import random
-import time
 from functools import partial
 
 import pytest
 
-from tests.volume import ci_only, volume
+from tests.volume import ci_only
 
 from .cluster import LocalGroup
 from .flow import TURN_S
 from .processes import START_PATIENCE_S, family
-from .scene import SINKS, Scenario
+from .scene import Scenario
 
 pytestmark = pytest.mark.processes
 
-ROUNDS = int(os.environ.get("CONNECTGROUP_ROUNDS") or volume(1, 2, 40))
-SEED = int(os.environ.get("CONNECTGROUP_SEED", "1"))
 WITNESSED = {"connector.class": "witnessed-pipeline", "sink.busy.timeout.ms": "60000"}
 
 
@@ -136,46 +132,6 @@ def test_worker_stopped_by_sigterm_hands_over_its_tasks(cluster: LocalGroup, sce
     scene.wait_for_rows()
     cluster.wait("the end of its helpers", lambda: not _alive(below))
     scene.finish()
-
-
-@ci_only("minutes of a core; in a user's run, each of these faults has a test above")
-@pytest.mark.timeout(200 + 100 * ROUNDS)
-def test_no_row_is_lost_or_duplicated_over_many_rounds(cluster: LocalGroup, scene: Scenario) -> None:
-    """In each round one worker is paused, killed or stopped at a random moment.
-
-    With TEST_VOLUME=ci, ``CONNECTGROUP_ROUNDS`` sets the number of rounds, ``CONNECTGROUP_SEED`` the victims.
-    """
-    chance = random.Random(SEED)
-    cluster.have_workers(3)
-    scene.run(tasks=3)
-    names = [pipe.name for pipe in scene.pipes]
-    for number in range(ROUNDS):
-        kind = ("SIGSTOP", "SIGKILL", "SIGSTOP", "SIGTERM")[number % 4]
-        # Start a new worker only if just one is left: each start of Spark takes long.
-        workers = cluster.have_workers(max(2, len(cluster.alive())))
-        busy = [worker for worker in workers if cluster.tasks_of(worker, *names)]
-        victim = chance.choice(busy)
-        print(f"round {number + 1} of {ROUNDS}: {kind} to {victim}, {scene.feeder.written} rows written")
-        match kind:
-            case "SIGSTOP":
-                cluster.pause(victim)
-                # A process that is paused inside a transaction holds SQLite's lock and delays every other writer; the
-                # round would test nothing else, so another moment is chosen.
-                while any(pipe.is_locked() for pipe in scene.pipes):
-                    cluster.resume(victim)
-                    time.sleep(chance.random() / 10)
-                    cluster.pause(victim)
-                cluster.wait(f"the end of {victim}'s session", partial(cluster.is_out, victim))
-                scene.wait_for_rows(chance.randrange(1_000))
-                cluster.resume(victim)
-                cluster.wait(f"{victim} back", partial(cluster.is_in, victim))
-            case "SIGKILL":
-                cluster.kill(victim)
-            case _:
-                assert cluster.stop(victim) == 0
-        scene.wait_for_rows(chance.randrange(1_000))
-    scene.finish()
-    print(f"{ROUNDS} rounds, {scene.feeder.written} rows into each of {len(SINKS)} sinks: 0 lost, 0 doubled")
 
 
 def _alive(processes: dict[int, str]) -> list[int]:

@@ -42,8 +42,12 @@ class WatchedShard(Shard):
 
     async def _turn(self, commands: Any) -> None:
         expired = list(self.timers.expired.values())
-        taken: list[Any] = []
         self._decided = []
+        if not expired:  # nearly always
+            await super()._turn(commands)
+            self.node.cluster.watch.after_turn(self.node)
+            return
+        taken: list[Any] = []
 
         def seen() -> Iterator[Any]:
             for command in commands:

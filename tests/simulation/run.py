@@ -83,6 +83,8 @@ def _run_seed(loop: SimulatedLoop, seed: int, began_s: float, schedule: FaultSch
         cluster.violated("D8", f"exception not handled: {context.get('message')}: {error!r}")
 
     def rarely(point: str) -> bool:
+        if point not in cluster.fault_rates:
+            return False
         node = NODE.get()
         return node is not None and cluster.inject(point, node)
 

@@ -91,11 +91,11 @@ def test_seed_replayed_from_its_plan_is_the_same_run() -> None:
     assert again.plan == drawn.plan
 
 
-@ci_only("30 s of a core; it is about the report of a failure alone")
+@ci_only("seconds of a core; it is about the report of a failure alone")
 def test_failing_run_is_shrunk_and_fails_in_the_same_way() -> None:
     """The shrunk plan holds only what the failure takes: no fault rates, no network faults, and few faults."""
     with named("a member that rejoins gets its units under their former tokens").planted():
-        failing = run_seed(2)
+        failing = run_seed(1, members=3, tasks=3)
         plan, tries = shrunk(failing, 3600.0)  # it ends by itself, after some 30 runs
         again = run_seed(plan.seed, plan=plan)
     assert tries > 1

@@ -16,13 +16,13 @@ from connectgroup.group.kernel.outcome import TimerKey, TimerKind
 from connectgroup.protocol.messages.classic import LeaveGroupRequest, LeavingMember, OfferedProtocol, Subscription
 from connectgroup.wire.embedded import encode_subscription
 from connectgroup.wire.record_codec import encode_record
-from tests.fuzzing import INPUTS
+from tests.volume import volume
 
 from .driver import GROUP, Driver, named, offers
 from .test_migration import REBALANCES, mixed
 
 
-@settings(max_examples=INPUTS // 100, deadline=None)
+@settings(max_examples=volume(20, 500, 5_000), deadline=None)
 @given(metadata=st.binary(max_size=80), cut=st.integers(0, 60), topics=st.frozensets(st.text(max_size=8), max_size=3))
 def test_any_metadata_is_joined_with_or_rejected(metadata: bytes, cut: int, topics: frozenset[str]) -> None:
     """Whatever bytes a client sends: a response, and records that can be stored."""
