@@ -25,6 +25,7 @@ from connectgroup.plugins import load_connector_class
 from connectgroup.protocol.units import Unit
 from connectgroup.spark.session import kill_session
 from connectgroup.spark.sinks.manifest import read_committed
+from tests.integration.commands import CommandGroup
 from tests.spark.conftest import Run, wait
 from tests.spark.java_plugins import (
     DEBEZIUM,
@@ -557,6 +558,29 @@ def test_records_go_to_kafka_as_kafka_connect_writes_them(cluster: Cluster, tmp_
     assert messages[3].timestamp()[1] == 1_700_000_000_003
     (offset,) = cluster.connector(config).offsets()
     assert offset == PartitionOffset(partition={"number": 0, "part": "p0"}, offset={"n": 30})
+
+
+@ci_only("a worker with a Spark of its own, 20 s of a core; a user's run has the assignor's own tests")
+@pytest.mark.timeout(600)
+def test_units_run_only_on_the_worker_that_has_their_plugin(
+    java_plugin_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the default assignor, also if the worker without it is there first, and has room."""
+    names = ["lines1", "lines2", "lines3"]
+    with CommandGroup(tmp_path, tasks=2) as group, group.worker("without"):
+        wait(lambda: set(group.placement().values()) == {"without"})
+        with group.worker("with", "--plugin-path", java_plugin_path):
+            wait(lambda: "\nworker with " in group.described())
+            monkeypatch.setenv(PLUGIN_PATH, str(java_plugin_path))  # of the command alone: both workers run
+            for name in names:
+                (tmp_path / name).mkdir()
+                write_lines(tmp_path / name, range(3))
+                group.put_config(name, file_stream(tmp_path / name))
+            units = {unit for name in names for unit in (name, f"{name}-0")}
+            wait(lambda: units <= group.placement().keys())
+            assert {group.placement()[unit] for unit in units} == {"with"}
+            assert {on for unit, on in group.placement().items() if unit.startswith("naps")} >= {"without"}
+            wait(lambda: all(read_table(tmp_path / name) == lines(range(3)) for name in names))
 
 
 # --------------------------------------------------------------------------------------------------
