@@ -16,7 +16,7 @@ Decisions:
   committed, so that a commit that hangs is found.
 - A paused process keeps its file locks: a worker that is suspended inside a SQLite transaction blocks every other
   writer of that database until it resumes or dies. Rows arrive late, none is lost; a supervisor kills such a worker.
-- Settings of other systems' clients are allowed by list (``client_settings``): a list of refused ones was incomplete
+- Settings of other systems' clients are allowed by list (``settings``): a list of refused ones was incomplete
   with each new version of a client. One environment variable adds to all lists; no option, because a connector's
   settings are checked in processes that have no options, too: Spark's Python workers, commands.
 - Types that the closed list lacks are text (decimals and nested values of Parquet, numeric of PostgreSQL): exact, and

@@ -1,15 +1,22 @@
-"""The columns of a source: parsed from Spark's DDL, and converted to Arrow and SQLite types.
+"""The columns of a source: parsed from Spark's DDL, converted to Arrow and SQLite types, and written as JSON.
 
 The list of types is closed, so that a value has the same meaning in a CSV file, a JSON line, Spark, Parquet and
 SQLite, and so that a schema can be checked where Spark is not installed.
+
+JSON has no NaN and no infinity: they are the texts NaN, Infinity and -Infinity, as Kafka
+Connect's and Spark's writers have them, and the sources read these texts as numbers.
 """
 
 from __future__ import annotations
 
+import base64
+import json
+import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Context, Decimal, InvalidOperation
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import ConfigError
 from ..protocol.units import printable
@@ -243,3 +250,43 @@ def check_range(numbers: pa.Array, stored: pa.Array) -> None:
 def sql_name(name: str) -> str:
     """Return a table or column name as SQL expects it."""
     return '"' + name.replace('"', '""') + '"'
+
+
+def json_encoder(
+    default: Callable[[Any], Any] | None = None, *, ensure_ascii: bool = False, compact: bool = True
+) -> Callable[[Any], str]:
+    """Return a function that writes a value as JSON.
+
+    Args:
+        default: converts a value that JSON does not have; by default bytes to base64 and others with ``str``.
+        ensure_ascii: whether other characters are escaped.
+        compact: whether there are no blanks.
+    """
+    separators = (",", ":") if compact else None
+    encode = json.JSONEncoder(
+        ensure_ascii=ensure_ascii, separators=separators, default=default or plain, allow_nan=False
+    ).encode
+
+    def text(value: Any) -> str:
+        try:
+            return encode(value)
+        except ValueError:
+            return encode(finite(value))
+
+    return text
+
+
+def plain(value: Any) -> str:
+    """Return bytes in base64, decimals with all digits and no exponent, and any other value as ``str`` has it."""
+    if isinstance(value, Decimal):
+        return format(value, "f")
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
+
+
+def finite(value: Any) -> Any:
+    """Return a value in which NaN and infinities are texts."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+    if isinstance(value, dict):
+        return {name: finite(item) for name, item in value.items()}
+    return [finite(item) for item in value] if isinstance(value, list | tuple) else value

@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import ConfigError
 from ..protocol.units import printable
-from .columns import Column, Columns
+from .columns import Column, Columns, json_encoder
 from .errors import SinkError
-from .json_text import json_encoder
 from .ownership import Owner, Range
 from .sink import Sink
 

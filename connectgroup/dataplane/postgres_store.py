@@ -16,10 +16,10 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import ConfigError
-from .client_settings import check_setting
 from .errors import SinkError, SourceError
 from .fences import ADD_METADATA, TABLES, Transaction, advance, alter_positions, claim_task, is_committed
 from .ownership import Owner, Position, Range
+from .settings import check_setting
 
 if TYPE_CHECKING:
     import psycopg

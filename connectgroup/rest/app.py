@@ -25,9 +25,8 @@ from ..transport.quotas import RequestQuotas
 from .errors import status_of
 from .events import Feeds
 from .guard import Guard, error_response
-from .openapi import document
-from .operations import Operation
-from .routes import connectors, groups, loggers, metrics, offsets, page, plugins, root, topics
+from .operations import Operation, document
+from .routes import connectors, groups, loggers, metrics, offsets, page, plugins, root
 
 VERSION: Final = "4.3.1-connectgroup"
 """The version of Kafka Connect's REST API that the routes follow."""
@@ -36,7 +35,6 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     *root.OPERATIONS,
     *connectors.OPERATIONS,
     *offsets.OPERATIONS,
-    *topics.OPERATIONS,
     *plugins.OPERATIONS,
     *loggers.OPERATIONS,
     *groups.OPERATIONS,

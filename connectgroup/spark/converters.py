@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import Field
 
-from ..dataplane.columns import Columns
+from ..dataplane.columns import Columns, finite, json_encoder
 from ..dataplane.errors import SinkError
-from ..dataplane.json_text import finite, json_encoder
 from ..dataplane.settings import PluginSettings
 from ..errors import ConfigError
 from ..protocol.units import printable

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from ..dataplane.client_settings import ALLOWED_SETTINGS, check_setting, is_allowed
+from ..dataplane.settings import ALLOWED_SETTINGS, check_setting, is_allowed
 from ..errors import ConfigError
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ import pytest
 
 from connectgroup.config.paths import check_paths
 from connectgroup.connectors.pipeline import PipelineConnector
-from connectgroup.dataplane.client_settings import ALLOWED_SETTINGS
 from connectgroup.dataplane.errors import SinkError
 from connectgroup.dataplane.postgres_store import FILES, OPTIONS, connect
+from connectgroup.dataplane.settings import ALLOWED_SETTINGS
 from connectgroup.errors import ConfigError
 from connectgroup.spark.kafka_client import SETTINGS
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from connectgroup.dataplane.client_settings import ALLOWED_SETTINGS
+from connectgroup.dataplane.settings import ALLOWED_SETTINGS
 from connectgroup.dataplane.transform import Place
 from connectgroup.errors import ConfigError
 from connectgroup.spark.transforms import expressions

@@ -1,4 +1,8 @@
-"""``/connectors``: create, describe, change, pause, resume, stop, restart and delete connectors; their tasks."""
+"""``/connectors``: create, describe, change, pause, resume, stop, restart and delete connectors; their tasks.
+
+Also the Kafka topics that a connector uses (KIP-558). The tasks report those that they read and write; the coordinator
+keeps them in memory. Kafka Connect stores them.
+"""
 
 from __future__ import annotations
 
@@ -324,6 +328,22 @@ NEW_CONNECTOR: Final = {
 INFO: Final = shape(name=TEXT, config=mapping(TEXT), tasks=listing(shape(connector=TEXT, task=NUMBER)), type=TEXT)
 UNIT: Final = shape(id=NUMBER, state=TEXT, worker_id=TEXT)
 STATUS: Final = shape(name=TEXT, connector=shape(state=TEXT, worker_id=TEXT), tasks=listing(UNIT), type=TEXT)
+
+
+async def get_topics(request: Request) -> Response:
+    """The topics that the tasks have used since the coordinator started, or since they were reset."""
+    connector = await described_connector(request)
+    return JSONResponse({connector.connector: {"topics": list(connector.topics)}})
+
+
+async def reset_topics(request: Request) -> Response:
+    """Forget them."""
+    context = request.state.context
+    with missing_connector(request):
+        await context.admin.reset_topics(context.group_id, request.path_params["name"])
+    return Response(status_code=202)
+
+
 OPERATIONS: Final = (
     Operation(
         "GET",
@@ -375,4 +395,12 @@ OPERATIONS: Final = (
     Operation("GET", "/connectors/{name}/tasks", list_tasks, DESCRIBE_CONNECTOR, response=listing(ANY)),
     Operation("GET", "/connectors/{name}/tasks/{task}/status", get_task_status, DESCRIBE_CONNECTOR, response=UNIT),
     Operation("POST", "/connectors/{name}/tasks/{task}/restart", restart_task, ALTER_CONNECTOR, statuses=(204,)),
+    Operation(
+        "GET",
+        "/connectors/{name}/topics",
+        get_topics,
+        DESCRIBE_CONNECTOR,
+        response=mapping(shape(topics=listing(TEXT))),
+    ),
+    Operation("PUT", "/connectors/{name}/topics/reset", reset_topics, ALTER_CONNECTOR, statuses=(202,)),
 )

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from pydantic import Field
 
 from ...connector import LocalPath
-from ...dataplane.columns import Columns
+from ...dataplane.columns import Columns, json_encoder
 from ...dataplane.fences import Transaction
-from ...dataplane.json_text import json_encoder
 from ...dataplane.offset_store import FilePositions, OffsetStore
 from ...dataplane.ownership import Owner, Range
 from ...dataplane.settings import PluginSettings, require_absolute

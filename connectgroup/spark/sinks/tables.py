@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import Field
 
-from ...dataplane.columns import Column, Columns, decimal_texts, sql_name
+from ...dataplane.columns import Column, Columns, decimal_texts, json_encoder, sql_name
 from ...dataplane.dead_letters import FIELDS
 from ...dataplane.errors import SinkError
-from ...dataplane.json_text import json_encoder
 from ...dataplane.settings import PluginSettings
 from ...dataplane.transform import listed
 from ...errors import NO_VALUE, ConfigError

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
+from ...dataplane.columns import json_encoder, plain
 from ...dataplane.errors import SinkError
-from ...dataplane.json_text import json_encoder, plain
 from ...dataplane.real_paths import open_below
 from ...protocol.units import printable
 from ..sources.dialect import LineDialect

@@ -23,11 +23,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from pydantic import Field
 
 from ...connector import LocalPath
-from ...dataplane.client_settings import ALLOWED_SETTINGS, is_allowed
 from ...dataplane.columns import Column, Columns, check_names
 from ...dataplane.errors import SourceError
 from ...dataplane.ownership import Position, metadata_of
-from ...dataplane.settings import PluginSettings
+from ...dataplane.settings import ALLOWED_SETTINGS, PluginSettings, is_allowed
 from ...dataplane.source import Source
 from ...dataplane.transform import listed
 from ...errors import ConfigError

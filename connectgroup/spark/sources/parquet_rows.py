@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ...dataplane.columns import Column, Columns, check_names, decimal_texts, decimals, to_arrow
+from ...dataplane.columns import Column, Columns, check_names, decimal_texts, decimals, plain, to_arrow
 from ...dataplane.errors import SourceError
-from ...dataplane.json_text import plain
 from ...dataplane.real_paths import open_below
 from ...protocol.units import printable
 from .dialect import Drift

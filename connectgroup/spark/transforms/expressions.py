@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from ...dataplane.client_settings import ALLOWED_SETTINGS, is_allowed
+from ...dataplane.settings import ALLOWED_SETTINGS, is_allowed
 from ...dataplane.transform import Place
 from ...errors import ConfigError
 from ...protocol.units import printable
