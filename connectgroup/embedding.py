@@ -18,7 +18,7 @@ from typing import Any, Final
 from .assign.api import ConnectAssignor
 from .assign.placement import NO_TRAITS, WorkerTraits
 from .checks import check_call, check_name, check_object, check_whole
-from .client.admin import Admin, no_unit_starts, shown
+from .client.admin import Admin, no_unit_starts
 from .connector import Connector
 from .coordinator.runtime import Coordinator
 from .errors import ConfigError, GroupError
@@ -39,6 +39,7 @@ from .own_plugins import (
 )
 from .private import temporary_directory
 from .protocol.messages.describe import DescribedGroup
+from .protocol.units import shown
 from .transport.local import LocalClient
 from .worker.loop import Worker
 from .worker.runner import Runner, TaskRunner

@@ -12,8 +12,7 @@ from typing import Any, Final, NoReturn
 from .. import __version__
 from ..log.registry import LOG_FORMS
 from ..loggers import FORMAT_VARIABLE, FORMATS
-from ..protocol import DEFAULT_REST_PORT
-from ..protocol.records.connect import HISTORY
+from ..protocol import DEFAULT_REST_PORT, HISTORY
 from ..protocol.units import printable
 from .arguments import (
     GROUP_TYPES,

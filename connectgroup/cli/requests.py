@@ -9,9 +9,8 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ..client.admin import shown
 from ..errors import ConfigError, ConnectGroupError, GroupIdNotFound, InvalidRequest, NotAuthenticated, TransportError
-from ..protocol.units import printable
+from ..protocol.units import printable, shown
 
 if TYPE_CHECKING:
     from ..client.admin import Admin

@@ -68,7 +68,7 @@ from ..protocol.messages.describe import (
 from ..protocol.messages.offsets import FetchedTopic, GroupToFetch, OffsetFetchRequest, OffsetFetchResponse
 from ..protocol.messages.rejected import error_of
 from ..protocol.records.connect import TargetState
-from ..protocol.units import CONNECTOR, Unit, printable
+from ..protocol.units import CONNECTOR, Unit, printable, shown
 from ..transport.access import Access
 from ..transport.base import Client
 from ..transport.following import FollowingClient, parse_addresses
@@ -597,10 +597,6 @@ class RetryingSender:
         return response
 
 
-MAX_NAMES = 20
-"""Names in one error message."""
-
-
 def runs_all(group: DescribedGroup, member_id: str) -> bool:
     """Whether a worker is in the group and runs all units of its latest target assignment.
 
@@ -656,12 +652,6 @@ def describe_failures(group: DescribedGroup) -> str:
     connector, unit = failed[0]
     more = f" ({len(failed)} units have errors)" if len(failed) > 1 else ""
     return f"; {Unit(connector, unit.task)} is {unit.state}: {unit.message}{more}{said}"
-
-
-def shown(names: list[str]) -> str:
-    """Names for a message: sorted, shortened after ``MAX_NAMES``; ``none`` if there are none."""
-    text = ", ".join(printable(name) for name in sorted(names)[:MAX_NAMES])
-    return f"{text}, ..." if len(names) > MAX_NAMES else text or "none"
 
 
 # --------------------------------------------------------------------------------------------------

@@ -11,13 +11,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from ..client.admin import shown
 from ..errors import ConfigError, GroupIdNotFound, TransportError
 from ..properties import read_properties
 from ..protocol.messages.common import grouped
 from ..protocol.messages.describe import DescribedGroup, DescribedMember
 from ..protocol.messages.offsets import FetchedPartition, FetchedTopic
-from ..protocol.units import Unit, printable
+from ..protocol.units import Unit, printable, shown
 from ..threads import off_loop
 
 TIMEOUT_S: Final = 10.0

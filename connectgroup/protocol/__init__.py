@@ -9,3 +9,6 @@ DEFAULT_PORT: Final = 8474
 
 DEFAULT_REST_PORT: Final = 8083
 """Default port of the REST API; Kafka Connect's."""
+
+HISTORY: Final = 100
+"""Number of rebalances that a group keeps: PD-12."""

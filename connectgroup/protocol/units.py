@@ -87,6 +87,16 @@ def printable(value: object, *, limit: int = 80) -> str:
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
+MAX_NAMES: Final = 20
+"""Names in one error message."""
+
+
+def shown(names: list[str]) -> str:
+    """Names for a message: sorted, shortened after ``MAX_NAMES``; ``none`` if there are none."""
+    text = ", ".join(printable(name) for name in sorted(names)[:MAX_NAMES])
+    return f"{text}, ..." if len(names) > MAX_NAMES else text or "none"
+
+
 def name_violation(name: str) -> str | None:
     """Return the rule that an identifier violates, or ``None``: the one rule of the coordinator and of all settings.
 

@@ -14,11 +14,11 @@ from starlette.responses import Response
 from starlette.routing import Match
 from starlette.types import ASGIApp
 
-from ..client.admin import Admin, shown
+from ..client.admin import Admin
 from ..config.secrets import Secrets
 from ..errors import ConnectGroupError, GroupIdNotFound, TransportError
 from ..loggers import Loggers
-from ..protocol.units import printable
+from ..protocol.units import printable, shown
 from ..transport.audit import AuditLog
 from ..transport.group_access import Authorization
 from ..transport.quotas import RequestQuotas

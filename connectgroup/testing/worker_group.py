@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Final, TypeVar
 from ..assign.api import ConnectAssignor
 from ..assign.placement import WorkerTraits
 from ..checks import check_call, check_name, check_number, check_object, kind_of
-from ..client.admin import MAX_NAMES, Admin, shown
+from ..client.admin import Admin
 from ..embedding import WORKERS, worker_names
 from ..errors import ConfigError, GroupError, GroupIdNotFound, TransportError
 from ..group.connect.settings import GroupSettings
@@ -37,7 +37,7 @@ from ..own_plugins import (
 )
 from ..protocol.messages.common import units_of
 from ..protocol.messages.describe import DescribedGroup, Rebalance
-from ..protocol.units import Unit, show
+from ..protocol.units import MAX_NAMES, Unit, show, shown
 from .faults import Fault
 from .history import History
 from .plugins import PLUGINS, Listeners, configuration

@@ -60,6 +60,9 @@ def test_short_commands_import_no_models_of_settings(address: str) -> None:
         ran = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
         assert ran.stdout.startswith(shown)
         assert not {"pydantic", "pyspark", "connectgroup.plugins"} & set(ran.stderr.split())
+        if "--version" in arguments:
+            messages = "connectgroup.client.admin", "connectgroup.protocol.messages.common"
+            assert not set(messages) & set(ran.stderr.split()), "these need a tenth of a second"
 
 
 def test_closed_pipe_of_a_reader_is_no_error(address: str, idle: Path) -> None:

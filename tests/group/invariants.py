@@ -7,10 +7,11 @@ from typing import Any
 
 from connectgroup.group.connect.state import ConnectGroupState, runnable_units
 from connectgroup.group.kernel.reconcile import Current
+from connectgroup.protocol import HISTORY
 from connectgroup.protocol.messages.common import units_of
 from connectgroup.protocol.messages.heartbeat import HeartbeatAssignment, HeartbeatRequest
 from connectgroup.protocol.records.base import Key, Tombstone
-from connectgroup.protocol.records.connect import HISTORY, MemberState, Record
+from connectgroup.protocol.records.connect import MemberState, Record
 from connectgroup.protocol.units import Unit, show
 
 

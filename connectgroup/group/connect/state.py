@@ -27,6 +27,7 @@ from typing import Final
 
 from ...assign.placement import max_tasks
 from ...errors import ConfigError, InvalidRequest
+from ...protocol import HISTORY
 from ...protocol.messages.assignment import InstalledMember
 from ...protocol.messages.common import ConfigEntry, config_of, grouped, units_of
 from ...protocol.messages.describe import Move, Rebalance
@@ -34,7 +35,6 @@ from ...protocol.messages.heartbeat import HeartbeatResponse, TaskStatus
 from ...protocol.records.base import Key, Kind, Tombstone
 from ...protocol.records.connect import (
     GROUP_TYPE,
-    HISTORY,
     ConnectorRecord,
     CurrentRecord,
     DelayRecord,

@@ -39,10 +39,6 @@ _unit = tuple.__new__
 """As in ``messages``: creates a ``Unit`` from its fields, for long loops."""
 
 
-HISTORY: Final = 100
-"""Number of rebalances that a group keeps: PD-12."""
-
-
 MAX_MOVES: Final = 100
 """Number of moves of one rebalance that are kept individually: a record must fit into a batch for any group size."""
 

@@ -14,13 +14,12 @@ from urllib.parse import quote
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from ...client.admin import shown
 from ...config import connector_validation
 from ...errors import ConfigError, ConnectorAlreadyExists, ConnectorNotFound, GroupAuthorizationFailed, GroupIdNotFound
 from ...protocol.messages.common import config_of
 from ...protocol.messages.describe import DescribedConnector, DescribedUnit
 from ...protocol.records.connect import GROUP_TYPE, TargetState
-from ...protocol.units import CONNECTOR, name_violation, printable
+from ...protocol.units import CONNECTOR, name_violation, printable, shown
 from ...transport.access_rules import AccessOperation
 from .. import views
 from ..access import (
