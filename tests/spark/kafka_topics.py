@@ -7,8 +7,12 @@ import time
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tests.integration.processes import pause
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
 
 
 def topic(place: Path) -> str:
@@ -16,10 +20,27 @@ def topic(place: Path) -> str:
 
 
 def make_topic(servers: str, name: str, partitions: int = 3, config: dict[str, str] | None = None) -> None:
+    """Create a topic, and wait until the broker knows it: the controller answers first."""
     from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
     admin = AdminClient({"bootstrap.servers": servers})
     admin.create_topics([NewTopic(name, partitions, config=config or {})])[name].result(30)
+    _wait_for(admin, name, partitions)
+
+
+def add_partitions(servers: str, name: str, partitions: int) -> None:
+    """Give a topic more partitions, and wait until the broker knows them."""
+    from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[attr-defined]
+
+    admin = AdminClient({"bootstrap.servers": servers})
+    admin.create_partitions([NewPartitions(name, partitions)])[name].result(30)
+    _wait_for(admin, name, partitions)
+
+
+def _wait_for(admin: AdminClient, name: str, partitions: int) -> None:
+    began_s = time.monotonic()
+    while (found := admin.list_topics(timeout=10).topics.get(name)) is None or len(found.partitions) != partitions:
+        pause(began_s, 0.05)
 
 
 def delete_topic(servers: str, name: str) -> None:

@@ -45,7 +45,7 @@ from tests.integration.processes import free_ports
 from tests.volume import ci_only
 
 from .conftest import Bench, Run
-from .kafka_topics import committed, delete_records, delete_topic, make_topic, produce, times, topic
+from .kafka_topics import add_partitions, committed, delete_records, delete_topic, make_topic, produce, times, topic
 
 
 class TestKafkaSource(SourceContract):
@@ -69,16 +69,13 @@ class TestKafkaSource(SourceContract):
 
 
 def test_partitions_are_part_of_the_task_configurations(kafka: str) -> None:
-    from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[attr-defined]
-
     name = f"t{uuid.uuid4().hex}"
     make_topic(kafka, name, 2)
     config = {"source": "kafka", "source.bootstrap.servers": kafka, "source.topics": name}
     connector = PipelineConnector("c", config | {"sink": "parquet", "sink.path": "/out"})
     before = connector.task_configs(1)
     assert before == connector.task_configs(1)
-    admin = AdminClient({"bootstrap.servers": kafka})
-    admin.create_partitions([NewPartitions(name, 3)])[name].result(30)
+    add_partitions(kafka, name, 3)
     assert connector.task_configs(1) != before
 
 
@@ -219,8 +216,6 @@ def test_lag_of_partitions_that_begin_at_the_end_counts_what_came_since(kafka: s
 
 def test_partition_that_was_empty_or_is_added_begins_at_its_start(kafka: str, spark: None) -> None:
     """With ``latest``: its records are newer than the connector, also those that are written while no task runs."""
-    from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[attr-defined]
-
     name = f"t{uuid.uuid4().hex}"
     make_topic(kafka, name, 3)
     produce(kafka, name, [(0, "k", "old"), (1, "k", "old")])
@@ -234,8 +229,7 @@ def test_partition_that_was_empty_or_is_added_begins_at_its_start(kafka: str, sp
     batches = opened().batches({})
     assert batches.plan({}) == positions
     assert batches.plan(positions) == positions
-    admin = AdminClient({"bootstrap.servers": kafka})
-    admin.create_partitions([NewPartitions(name, 4)])[name].result(30)
+    add_partitions(kafka, name, 4)
     produce(kafka, name, [(0, "k", "n0"), (2, "k", "n2"), (3, "k", "n3")])
     source = opened()
     assert source.lag(positions) == Lag(records=3)
