@@ -101,7 +101,7 @@ def test_setting_of_a_kafka_client_that_is_not_on_the_list_is_refused(part: str,
 
 def test_usual_settings_of_kafka_clients_are_accepted() -> None:
     PipelineConnector("c", {**KAFKA, "source.client": json.dumps(ALLOWED_OF_KAFKA)})
-    sink = {"sink": "kafka", "sink.bootstrap.servers": "x:1", "sink.topic": "t"}
+    sink = {"sink": "kafka", "sink.bootstrap.servers": "x:1", "sink.topic": "copy", "sink.metadata": ""}
     PipelineConnector("c", {**KAFKA, **sink, "sink.client": json.dumps(ALLOWED_OF_KAFKA)})
 
 
