@@ -258,6 +258,9 @@ class PartitionedCoordinator:
                 found = await self.ownerships()
             except LogError:  # the election logs it
                 continue
+            except Exception:
+                logger.exception("the owners of the partitions are not known")
+                continue
             if handed is not None:
                 number, successor = handed
                 if self.parts[number].serving is not None:

@@ -263,9 +263,9 @@ class FollowingClient(Client):
         self._learn_at_s += LEARN_AGAIN_S - LEARN_S
         before = {client.address for client in self._configured + self._learnt}
         learnt = []
-        for each in found.coordinators:
+        for address in dict.fromkeys(each.address for each in found.coordinators):  # one may own several partitions
             try:
-                host, port = parse_address("advertised", each.address)
+                host, port = parse_address("advertised", address)
             except ConfigError:  # of a log that is not shared
                 continue
             learnt.append(self._client_at(host, port))

@@ -341,6 +341,7 @@ class TestLeaseInKafka(LeaseContract):
         return log_at(self.broker, self.topic)
 
 
+@ci_only("the contract a second time, 15 s; in a user's run, TestLeaseInKafka has it in a topic of one partition")
 class TestLeaseOfPartitionInKafka(TestLeaseInKafka):
     """The second of two partitions."""
 

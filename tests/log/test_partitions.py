@@ -4,6 +4,7 @@ of several owners."""
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -37,6 +38,7 @@ from connectgroup.protocol.messages.describe import DeleteRequest, DescribeReque
 from connectgroup.protocol.units import partition_of
 from connectgroup.rest.server import RestServer
 from connectgroup.telemetry.metrics import snapshot
+from connectgroup.transport import following
 from connectgroup.transport.access import Access
 from connectgroup.transport.credentials import create_credentials, read_credentials
 from connectgroup.wire.apis import UPDATE_CONNECTORS
@@ -369,6 +371,35 @@ async def test_clean_stop_and_a_new_coordinator_move_partitions_one_by_one(
         async with cluster.admin(second) as admin:
             for group_id in GROUPS:
                 assert [each.connector for each in (await admin.describe(group_id)).connectors] == ["c", "d"]
+
+
+@pytest.mark.asyncio
+async def test_client_of_one_address_learns_each_coordinator_once(
+    database: str, tmp_path: Path, quick: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It goes on when all but one of them have ended, however many partitions each has owned."""
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(following, "LEARN_S", 0.05)
+    monkeypatch.setattr(following, "LEARN_AGAIN_S", 600.0)
+    async with cluster_at(database, tmp_path) as cluster:
+        first = await cluster.add(partitions=6)
+        others = [await cluster.add() for _ in range(2)]
+        await cluster.owned(2, 2, 2)
+        async with cluster.admin(first) as admin:
+            await put(admin, GROUPS[0])
+            said = "follows the coordinators of the same log, too: "
+
+            async def has_learnt() -> bool:
+                await admin.describe(GROUPS[0])
+                return any(message.startswith(said) for message in caplog.messages)
+
+            await until(has_learnt)
+            (message,) = (message for message in caplog.messages if message.startswith(said))
+            assert sorted(message.removeprefix(said).split(", ")) == sorted(each.address for each in others)
+            for server in first, others[0]:
+                await cluster.remove(server)
+            await serves(others[1], *range(6))
+            assert [each.group_id for each in await admin.list_groups()] == [GROUPS[0]]
 
 
 @pytest.mark.asyncio
