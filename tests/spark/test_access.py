@@ -107,6 +107,7 @@ def test_a_broker_that_does_not_answer(tmp_path: Path) -> None:
 
 def test_a_topic_that_does_not_exist(kafka: str) -> None:
     source = {"source": "kafka", "source.bootstrap.servers": kafka, "source.topics": "no-such-topic"}
+    source |= {"source.metadata": "key"}
     sink = {"sink": "kafka", "sink.bootstrap.servers": kafka, "sink.topic": "t"}
     assert errors(source, sink).keys() == {"source"}
     assert "topic no-such-topic does not exist" in errors(source, sink)["source"]
