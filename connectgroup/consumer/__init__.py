@@ -1,29 +1,20 @@
 """A member of a Kafka consumer group: of the classic protocol (JoinGroup, SyncGroup), or of KIP-848's.
 
-    choice           which rebalance protocol and which assignors a member offers (KIP-429)
-    rounds           one rebalance, from the view of a member and of its leader
-
-These two are pure: no I/O, no clock, only the standard library and the shared types. The modules that turn them into
-a member of a real group:
-
+    rounds           the rebalance protocol and the assignors that a member offers (KIP-429); one rebalance, in the view
+                     of a member and of its leader. Pure: no I/O, no clock, only the standard library and shared types
     group_consumer   GroupConsumer: poll, commit, seek, close
-    protocols        the parts that depend on the protocol
-    membership       what both protocols have in common; ``classic`` and ``epochs`` are the two
+    membership       what both protocols have in common; ``classic``, also the leader's work, and ``epochs`` are the two
     work             the group work between two records of a classic group, and that of KIP-848
-    ownership        owned partitions, and the listener's callbacks
-    leading          the leader's work between JoinGroup and SyncGroup
+    ownership        owned partitions, when positions are committed, and the calls to the listener and the assignors
     reading          positions, and fetched records
-    commits          when positions are committed
     offsets          committed offsets of the group: fetch and commit
     fetching         records, through confluent-kafka (the extra ``kafka``)
     records          Record
-    callbacks        calls to the listener and the assignors
-    client           broker selection and retries
-    connection       one connection, one request at a time
+    client           broker selection and retries; one connection, one request at a time
     security         TLS and SASL, by librdkafka's settings
     errors           codes and their meaning; problems that last are logged once
 
-The public names are loaded on first use, so that the pure modules can be imported without the rest.
+The public names are loaded on first use, so that ``rounds`` can be imported without the rest.
 
 Decisions:
 
@@ -51,16 +42,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .callbacks import ConsumerRebalanceListener as ConsumerRebalanceListener
     from .errors import BrokerError as BrokerError, CommitRefused as CommitRefused
     from .fetching import FetchError as FetchError
     from .group_consumer import GroupConsumer as GroupConsumer
+    from .ownership import ConsumerRebalanceListener as ConsumerRebalanceListener
     from .records import Record as Record
 
 _MODULE_OF = {
     "BrokerError": "errors",
     "CommitRefused": "errors",
-    "ConsumerRebalanceListener": "callbacks",
+    "ConsumerRebalanceListener": "ownership",
     "FetchError": "fetching",
     "GroupConsumer": "group_consumer",
     "Record": "records",

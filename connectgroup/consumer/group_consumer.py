@@ -29,14 +29,13 @@ from ..assign.api import PartitionAssignor
 from ..config.base import checked
 from ..errors import ConfigError, ConnectGroupError, TransportError
 from ..protocol.units import Partitions, TopicPartition
-from .callbacks import ConsumerRebalanceListener, loaded
 from .classic import ClassicMembership
 from .client import GroupClient
 from .epochs import EpochMembership
 from .errors import CommitRefused
 from .membership import Membership
 from .offsets import ReadPosition, committed
-from .ownership import ID_AGE_S, Commits, PartitionOwnership
+from .ownership import ID_AGE_S, Commits, ConsumerRebalanceListener, PartitionOwnership, loaded
 from .reading import MAX_RECORDS, Reading
 from .records import Record
 from .security import broker_security, coordinator_of

@@ -11,10 +11,9 @@ from ..assign.api import PartitionAssignor
 from ..errors import TransportError
 from ..protocol.messages.classic import OfferedProtocol
 from ..protocol.units import Partitions, TopicPartition
-from .callbacks import notify_plugin_assignor
 from .classic import ClassicMembership, Round
 from .epochs import Assigned, EpochMembership
-from .ownership import PartitionOwnership
+from .ownership import PartitionOwnership, notify_plugin_assignor
 from .rounds import after_sync, before_joining, choose_protocol, join_offers
 from .settings import GroupConsumerSettings
 

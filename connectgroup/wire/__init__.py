@@ -1,12 +1,11 @@
 """Encoding and decoding of Kafka's wire format, from message definitions in Kafka's own JSON form.
 
-    framing        four bytes of length, then a message             FrameReader, frame
     apis           header and body of requests and responses        decode_request, encode_response, response_to ...
     record_codec   records as stored in the log                     encode_record, decode_record
     codec          definition -> Python source -> two functions     compile_codec
     definition     reads ``messages/*.json``, checks it against the class
-    primitives     functions that generated code calls for rare cases
-    faults         maps a failed line of generated code to the name of the field
+    primitives     what generated code calls for rare cases; frames  FrameReader, frame
+    embedded       what members exchange in JoinGroup and SyncGroup
 
 Pure: no I/O, no clock, the standard library only. For any input bytes the result is a message or a ``WireError``.
 To add a field: add it to the class and, as a *tagged* field with the next tag, to the definition; a peer without it
@@ -24,7 +23,7 @@ Decisions:
 - Flags of a request's version are attributes that the decoder sets (``trueIn`` in the definition):
   ``requires_member_id``, ``skips_assignment``. The rules of a group know no versions.
 - The metadata of our classic workers is a ConnectGroupHeartbeat request, their assignment its response
-  (``classic_worker``): one set of rules decides for members of both protocols.
+  (``embedded``): one set of rules decides for members of both protocols.
 - In the bytes that consumers exchange, text that is not UTF-8 and negative lengths other than -1 are rejected.
 """
 

@@ -273,9 +273,15 @@ def served(*, sasl: bool = False) -> tuple[ApiVersion, ...]:
     )
 
 
-def _api(entry: Entry) -> Api:
+def compiled(entry: Entry, folder: str = "messages") -> Api:
+    """The API of an entry, from its two definitions in a folder.
+
+    Raises:
+        AssertionError: they are not the request and the response of one API.
+    """
     key, name, request_class, response_class = entry[:4]
-    request, response = load(f"{name}Request", request_class), load(f"{name}Response", response_class)
+    request = load(f"{name}Request", request_class, folder=folder)
+    response = load(f"{name}Response", response_class, folder=folder)
     for message, kind in ((request, "request"), (response, "response")):
         if (message.kind, message.api_key) != (kind, key):
             raise AssertionError(f"{message.name}: {message.kind} of API {message.api_key}, expected {kind} of {key}")
@@ -293,7 +299,7 @@ def _api(entry: Entry) -> Api:
     )
 
 
-APIS: Final[dict[int, Api]] = {entry.key: _api(entry) for entry in served_by(Party.COORDINATOR)}
+APIS: Final[dict[int, Api]] = {entry.key: compiled(entry) for entry in served_by(Party.COORDINATOR)}
 """Every supported API, by key."""
 
 # Precomputed tables, one look-up per request. A response to ApiVersions has a header without tagged fields in every

@@ -33,8 +33,7 @@ from ..protocol.messages.offsets import (
     OffsetFetchResponse,
 )
 from . import apis
-from .codec import Codec, compile_codec
-from .definition import load
+from .codec import Codec
 from .table import Entry, Party, sent_by
 
 OffsetRequest = OffsetCommitRequest | OffsetFetchRequest
@@ -93,24 +92,10 @@ def _codec(api: apis.Api, codecs: dict[int, Codec], version: int) -> Codec:
 def _api(entry: Entry) -> apis.Api:
     if Party.COORDINATOR in entry.servers:
         return _shared(entry.key)
-    name, request_class, response_class = entry.name, entry.request_class, entry.response_class
-    request = load(f"{name}Request", request_class, folder="kafka")
-    response = load(f"{name}Response", response_class, folder="kafka")
-    key = request.api_key
-    if key != entry.key or (request.kind, response.kind, response.api_key) != ("request", "response", key):
-        raise AssertionError(f"{name}: not a request and a response of one API")
-    if request.versions != response.versions or any(version not in request.flexible for version in request.versions):
-        raise AssertionError(f"{name}: versions differ, or are not flexible")
-    return apis.Api(
-        key=key,
-        name=name,
-        request_class=request_class,
-        response_class=response_class,
-        versions=request.versions,
-        flexible=request.flexible,
-        requests={version: compile_codec(request, version) for version in request.versions},
-        responses={version: compile_codec(response, version) for version in response.versions},
-    )
+    api = apis.compiled(entry, folder="kafka")
+    if any(version not in api.flexible for version in api.versions):
+        raise AssertionError(f"{entry.name}: a version is not flexible")
+    return api
 
 
 def _shared(key: int) -> apis.Api:

@@ -334,9 +334,9 @@ def simulated() -> Iterator[None]:
     """Within this context, product code runs off the loop by ``off_loop`` above, and real waiting raises."""
     modules: list[Any] = [callbacks, compute, heartbeat, call_pool, runner, server_side]
     with suppress(ConfigError):  # the extra 'kafka' is not installed: there are no consumers
-        from connectgroup.consumer import callbacks as consumer_callbacks, classic, epochs
+        from connectgroup.consumer import classic, epochs, ownership
 
-        modules += [consumer_callbacks, epochs, classic]
+        modules += [ownership, epochs, classic]
     kept = [module.off_loop for module in modules], time.sleep, threading.Thread.start
     clock, new_uuid = time.monotonic, uuid.uuid4
 

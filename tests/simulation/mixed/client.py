@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from connectgroup.assign.members import TopicSpec
 from connectgroup.consumer import group_consumer, reading
-from connectgroup.consumer.callbacks import ConsumerRebalanceListener
 from connectgroup.consumer.client import GroupClient, Line, Topics, TopicSeen
 from connectgroup.consumer.group_consumer import GroupConsumer
 from connectgroup.consumer.membership import Membership
 from connectgroup.consumer.offsets import ReadPosition
+from connectgroup.consumer.ownership import ConsumerRebalanceListener
 from connectgroup.consumer.reading import Reading
 from connectgroup.consumer.settings import GroupConsumerSettings
 from connectgroup.errors import ConnectGroupError, FencedInstanceId, TransportError
