@@ -188,6 +188,8 @@ def find_unit(group: DescribedGroup, name: str) -> Unit:
         raise NameNotFound("task", printable(name), f"{Unit(connector, 0)} to {Unit(connector, count - 1)}")
     if is_number and connector in known:
         raise NameNotFound("task", printable(name), f"{Unit(connector)}, which has no tasks yet")
+    if not known:
+        raise NameNotFound("task", printable(name), "nothing: this group has no connectors")
     some = show([Unit(each) for each in known], limit=5)
     raise NameNotFound("task", printable(name), f"a connector ({some}), or CONNECTOR-NUMBER for one of its tasks")
 

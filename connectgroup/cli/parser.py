@@ -51,6 +51,14 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise UsageError(self.prog, f"{message}; see {self.prog} --help")
 
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        try:
+            super()._check_value(action, value)
+        except argparse.ArgumentError as error:
+            if near := difflib.get_close_matches(str(value), map(str, action.choices or ()), n=1):
+                error.message += f"; did you mean {near[0]}?"
+            raise
+
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """A command rejects unknown options itself, so that the error refers to the help of the command.
 

@@ -9,6 +9,7 @@ import pytest
 
 from connectgroup import DescribedConnector, DescribedGroup, DescribedMember, DescribedUnit, Move, Rebalance, Unit
 from connectgroup.analysis.explain import TaskExplanation, explain_task, find_unit, rebalance_lines
+from connectgroup.errors import NameNotFound
 from connectgroup.protocol.messages.assignment import DelayedUnits
 from connectgroup.protocol.messages.common import entries, grouped
 from connectgroup.protocol.messages.describe import NOT_STARTED
@@ -197,6 +198,8 @@ def test_name_of_a_task_is_resolved_also_if_connectors_contain_dashes() -> None:
     assert find_unit(described, "c-d-0") == Unit("c-d", 0)
     assert find_unit(described, "c-7-1") == Unit("c-7", 1)
     assert find_unit(described, "c-7") == Unit("c-7")
+    with pytest.raises(NameNotFound, match="this group has no connectors"):
+        find_unit(group(), "c-0")
 
 
 def test_rebalance_that_never_ended_is_overtaken() -> None:

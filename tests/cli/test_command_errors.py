@@ -269,6 +269,11 @@ LINES = {
     ),
     "no command": ([], r"connectgroup: the following arguments are required: COMMAND; see connectgroup --help"),
     "an unknown command": (["flap"], r"connectgroup: argument COMMAND: invalid choice: 'flap' \(choose from .*\).*"),
+    "a misspelt command": (
+        ["conectors", "list"],
+        r"connectgroup: argument COMMAND: .*; did you mean connectors\?; see .*",
+    ),
+    "a misspelt action": (["groups", "lst"], r"connectgroup groups: argument ACTION: .*; did you mean list\?; see .*"),
     "an unknown state": (
         ["groups", "list", "--state", "nosuch"],
         r"connectgroup groups list: argument --state: invalid choice: 'nosuch' \(choose from .*stable.*\).*",
