@@ -199,7 +199,7 @@ def test_name_of_a_task_is_resolved_also_if_connectors_contain_dashes() -> None:
     assert find_unit(described, "c-7-1") == Unit("c-7", 1)
     assert find_unit(described, "c-7") == Unit("c-7")
     with pytest.raises(NameNotFound, match="this group has no connectors"):
-        find_unit(group(), "c-0")
+        find_unit(DescribedGroup(), "c-0")
 
 
 def test_rebalance_that_never_ended_is_overtaken() -> None:
