@@ -94,7 +94,7 @@ class StaticTopics:
 
     def __init__(self, partitions: Mapping[str, int]) -> None:
         """``partitions``: the number of partitions of each topic."""
-        self._topics = _topics(partitions)
+        self._topics = _topics(partitions)  # changed by ``replace``
         self._on_change: Callable[[Topics], None] | None = None
 
     async def start(self, on_change: Callable[[Topics], None]) -> None:
@@ -187,12 +187,12 @@ class BrokerTopics:
         self._setting = setting
         self._reader = MetadataReader(bootstrap, connect)
         self._read = read or self._reader.read
-        self._topics: Topics | None = None
+        self._topics: Topics | None = None  # as last read
         self._on_change: Callable[[Topics], None] = lambda topics: None
         self._reading = asyncio.Lock()
-        self._watch: asyncio.Task[None] | None = None
-        self._expected = asyncio.Event()
-        self._expects_until = 0.0
+        self._watch: asyncio.Task[None] | None = None  # reads at an interval, from ``start`` to ``close``
+        self._expected = asyncio.Event()  # ``expect_change`` ends the wait for the next read
+        self._expects_until = 0.0  # on the loop's clock; ``expect_change`` raises it
 
     async def start(self, on_change: Callable[[Topics], None]) -> None:
         self._on_change = on_change
@@ -261,10 +261,10 @@ class MetadataReader:
         host, _, self._port = bootstrap.rpartition(":")
         self._host = host.strip("[]")
         self._open = connect or self._open_plain
-        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None  # while connected
         self._lives_until = math.inf  # changed by _connect
-        self._version = _VERSIONS[-1]
-        self._last = b""
+        self._version = _VERSIONS[-1]  # of the requests; agreed with each connection
+        self._last = b""  # the last response, and the topics in it
         self._topics: Topics = {}
 
     async def read(self) -> Topics:

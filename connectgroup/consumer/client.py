@@ -70,7 +70,7 @@ class BrokerConnection:
         self._host, self._port, self._client_id, self._security = host, port, client_id, security
         self._lives_until = math.inf
         self._turn = asyncio.Lock()
-        self._link: Link | None = None
+        self._link: Link | None = None  # while connected; a failure or timeout of a call closes it
 
     @property
     def address(self) -> str:

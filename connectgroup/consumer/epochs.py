@@ -93,19 +93,19 @@ class EpochMembership(Membership):
         self.member_id = uuid.uuid4().hex
         self.assigned: Assigned | None = None
         self.computed_epoch = -1
-        self._owned: Partitions = frozenset()
+        self._owned: Partitions = frozenset()  # what the next heartbeat says that this member owns
         self._reported: Partitions | None = None  # ``None``: the next heartbeat has all fields
-        self._offers: tuple[AssignorInfo, ...] | None = (
-            None  # the client-side assignors in the last heartbeat with them
-        )
+        # the client-side assignors in the last heartbeat with them
+        self._offers: tuple[AssignorInfo, ...] | None = None
         self._matched: frozenset[str] | None = None  # topics that match the pattern; ``None``: not known yet
         self._unnamed_at: float | None = None  # when an assignment that none of our assignors computed was received
         self._requested = 0  # the reason of the last ``enforce_rebalance``
         self._is_applying = False  # an assignment was taken, and not reported yet
         self._acknowledges = False  # the next heartbeat has the owned partitions, even if they are unchanged
-        self._interval_s = 0.0
-        self._wake, self._answered = asyncio.Event(), asyncio.Event()
-        self._computing: asyncio.Task[None] | None = None
+        self._interval_s = 0.0  # until the next heartbeat; set by each response and each error
+        self._wake = asyncio.Event()  # ends that wait
+        self._answered = asyncio.Event()  # a heartbeat has had a response
+        self._computing: asyncio.Task[None] | None = None  # the last computation
 
     @property
     def is_rebalancing(self) -> bool:

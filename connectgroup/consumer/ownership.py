@@ -243,8 +243,8 @@ class Commits:
     ) -> None:
         self._client, self._settings = client, settings
         self._membership, self._reading = membership, reading
-        self._due = 0.0
-        self._running: asyncio.Task[None] | None = None
+        self._due = 0.0  # when the next automatic commit is; ``schedule`` sets it
+        self._running: asyncio.Task[None] | None = None  # the automatic commit in progress
         self._lock = asyncio.Lock()
 
     @property

@@ -52,11 +52,11 @@ class Reading:
     def __init__(self, settings: GroupConsumerSettings, client: GroupClient) -> None:
         self._settings, self._client = settings, client
         self._fetcher = Fetcher(settings, client.problems)
-        self._positions: dict[TopicPartition, ReadPosition] = {}
+        self._positions: dict[TopicPartition, ReadPosition] = {}  # the next record to return, of each partition
         self.committed: dict[TopicPartition, ReadPosition] = {}
         self.callback_error: ConnectGroupError | None = None
-        self._fetch: asyncio.Future[Fetched] | None = None
-        self._buffer: deque[RecordRun] = deque()
+        self._fetch: asyncio.Future[Fetched] | None = None  # the read under way
+        self._buffer: deque[RecordRun] = deque()  # records that were read and not returned yet
         self._taken = 0  # records of the first run in the buffer that were returned already
         self._last: Sequence[RecordRun] = ()
         self.paused: set[TopicPartition] = set()

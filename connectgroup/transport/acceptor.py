@@ -75,7 +75,7 @@ class Acceptor:
         self._sockets, self._new_protocol = sockets, new_protocol
         self._loop = asyncio.get_running_loop()
         self._begun: set[asyncio.Task[None]] = set()  # connections whose transport is not made yet
-        self._closed = False
+        self._closed = False  # ``close`` sets it
 
     def start(self) -> None:
         """Listen.
@@ -159,8 +159,8 @@ class Handshake(asyncio.Protocol):
         """
         self._context, self._deadline_s, self._served = context, deadline_s, served
         self._on_begin, self._on_end = on_begin, on_end
-        self._early: list[bytes] = []
-        self._task: asyncio.Task[None] | None = None
+        self._early: list[bytes] = []  # what arrived although reading was paused
+        self._task: asyncio.Task[None] | None = None  # the handshake
         self.client_host, self.descriptor = "", -1
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -88,9 +88,9 @@ class Inbox:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._callbacks: deque[Callable[[], None]] = deque()
-        self._scheduled = False
+        self._lock = threading.Lock()  # for the next two
+        self._callbacks: deque[Callable[[], None]] = deque()  # in the order of ``put``
+        self._scheduled = False  # the loop has been woken up for them
 
     def put(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
         """Run the callback on the event loop; call from any thread. No effect if the loop has closed."""
@@ -141,14 +141,14 @@ class CallPool:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._calls: deque[Call[Any]] = deque()
-        self._urgent: deque[Call[Any]] = deque()
-        self._threads = 0
-        self._max_threads = FIRST_THREADS
-        self._begun = 0
-        self._submitted = False
-        self._check: asyncio.TimerHandle | None = None
+        self._lock = threading.Lock()  # for the next five
+        self._calls: deque[Call[Any]] = deque()  # calls that have not begun
+        self._urgent: deque[Call[Any]] = deque()  # those of them that go first
+        self._threads = 0  # that run
+        self._max_threads = FIRST_THREADS  # ``_grow`` raises it while calls block, and resets it when none is queued
+        self._begun = 0  # calls that have begun since the last ``_grow``
+        self._submitted = False  # threads are started in this turn of the event loop, for all calls of the turn
+        self._check: asyncio.TimerHandle | None = None  # the next ``_grow``, while calls are queued
         self._inbox = Inbox()
 
     async def run(self, call: Call[T]) -> T:
@@ -278,8 +278,8 @@ class WakeUp:
     """
 
     def __init__(self) -> None:
-        self._notified = False
-        self._listener: asyncio.Future[None] | None = None
+        self._notified = False  # until the next wait ends
+        self._listener: asyncio.Future[None] | None = None  # the waiter
 
     def notify(self) -> None:
         """Wake up the waiter, or the next one if none waits now."""

@@ -53,7 +53,7 @@ class Flow:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._topics: set[str] = set()
+        self._topics: set[str] = set()  # used since ``take_topics``
         self.polled, self.written, self.poll_ms = Window(), Window(), Window()
         self.read, self.sent = Window(), Window()
         self.batches, self.commit_ms, self.commits = Window(), Window(), Window()
@@ -187,11 +187,12 @@ class UnitMetrics:
         self.unit, self._connector_class = unit, connector_class
         self.state: UnitState | None = None
         self._starts, self._clock = starts, clock
-        self._is_starting = False
-        self._attempts = self._failures = self._failed_ms = 0
-        self._assigned_s = self._changed_s = clock()
-        self._running_s = 0.0
-        self._flow = _NO_FLOW
+        self._is_starting = False  # between an attempt and the status after it
+        self._attempts = self._failures = 0  # starts, and failures, of this run
+        self._failed_ms = 0  # when the last failure was
+        self._assigned_s = self._changed_s = clock()  # when the grant came, and when the state last changed
+        self._running_s = 0.0  # in state RUNNING, up to the last change
+        self._flow = _NO_FLOW  # a ``Flow`` from the first batch on
 
     # ---- events
 

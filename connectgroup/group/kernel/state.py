@@ -256,7 +256,7 @@ class GroupState(Computing, Generic[M, U]):
         # Raised by a GroupRecord, whenever a new target assignment is needed; 0 again after the group's tombstone.
         self.epoch = 0
         # The wall clock when the group was created. It outlives the group's tombstone: a group of the same name that is
-        # created later must have a later one (``draft.GroupDraft.created_ms``).
+        # created later must have a later one (``GroupDraft.created_ms``).
         self.created_ms = 0
         # The members by id: set by a member's record, removed by its tombstone.
         self.members: dict[str, M] = {}
