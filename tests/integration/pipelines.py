@@ -130,8 +130,8 @@ class TopicFeeder(Feeder):
         """The row of an id."""
         return hard_row(number)
 
-    def __init__(self, directory: Path, bootstrap: str, topic: str) -> None:
-        self._topic = make_topic(bootstrap, topic)
+    def __init__(self, directory: Path, bootstrap: str, topic: str, *, with_bad: bool = True) -> None:
+        self._topic, self._with_bad = make_topic(bootstrap, topic), with_bad
         self._producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
         super().__init__(directory)
 
@@ -139,7 +139,7 @@ class TopicFeeder(Feeder):
         for number, text in map(hard_row, range(self.written, self.written + rows)):
             value = json.dumps({"id": number, "text": text}, ensure_ascii=number % 2 == 0)
             self._producer.produce(self._topic, value.encode(), partition=number % PARTITIONS)
-        if self.written // ROWS_A_TURN % BAD_TURNS == 7:
+        if self._with_bad and self.written // ROWS_A_TURN % BAD_TURNS == 7:
             self.bad += 1
             self._producer.produce(self._topic, BAD_VALUES[self.bad % len(BAD_VALUES)], partition=self.bad % PARTITIONS)
         assert self._producer.flush(60) == 0
