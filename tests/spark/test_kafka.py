@@ -44,7 +44,7 @@ from connectgroup.testing.contracts.source import SourceContract, read
 from tests.integration.processes import free_ports
 from tests.volume import ci_only
 
-from .conftest import Bench, Run
+from .conftest import Bench, Run, wait
 from .kafka_topics import add_partitions, committed, delete_records, delete_topic, make_topic, produce, times, topic
 
 
@@ -374,6 +374,8 @@ def test_files_of_records_are_those_that_pass_through_java(
     write_with_gaps(kafka, name, values)
     bench = Bench(tmp_path, "parquet")
     source = {"source": "kafka", "source_bootstrap_servers": kafka, "source_topics": name, **settings}
+    # A transaction has ended for its producer before its markers are in the topic.
+    wait(lambda: ends_of(kafka, name) == ends_of(kafka, name, "read_uncommitted"))
     ends = ends_of(kafka, name)
     written, schemas = list[object](), list[object]()
     for epoch, bench.passes_java, small in ((1, True, 0), (2, False, 1_000), (3, False, 0)):
@@ -394,9 +396,11 @@ def test_files_of_records_are_those_that_pass_through_java(
     assert schemas[0] == schemas[1] == schemas[2]
 
 
-def ends_of(servers: str, name: str) -> dict[str, int]:
+def ends_of(servers: str, name: str, level: str = "read_committed") -> dict[str, int]:
     """The end of each partition of a topic."""
-    settings = KafkaSourceSettings.model_validate({"bootstrap.servers": servers, "topics": name})
+    settings = KafkaSourceSettings.model_validate(
+        {"bootstrap.servers": servers, "topics": name, "isolation.level": level}
+    )
     return kafka_source.offsets_of(settings, [(name, n) for n in range(3)], latest=True)
 
 
