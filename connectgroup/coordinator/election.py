@@ -96,7 +96,12 @@ class ElectedCoordinator:
         await self.log.close()
 
     async def hand_over(self, successor: str) -> None:
-        """Stop serving, as ``close`` does, then stand by: the coordinator at this address is to serve."""
+        """Stop serving, as ``close`` does, then stand by: the coordinator at this address is to serve.
+
+        Without effect while this one does not serve.
+        """
+        if self.serving is None:
+            return
         campaigning, self._campaigning = self._campaigning, None
         if campaigning is None:
             return
@@ -147,7 +152,7 @@ class ElectedCoordinator:
     def on_connection_lost(self, request: Request, principal: str) -> None:
         """See ``TcpServer``."""
         if self.serving is not None:
-            self.serving.lost_connections.on_lost(request, principal)
+            self.serving.on_connection_lost(request, principal)
 
     async def ownership(self) -> Ownership:
         """See ``SharedLog``. Clients that ask together, as after a fail-over, cost the log one query."""

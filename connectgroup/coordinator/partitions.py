@@ -71,8 +71,8 @@ class PartitionedCoordinator:
         """
         self._log, self._make, self._max_partitions = log, make, max_partitions
         self.parts = [self._part(log, "the log")]
-        # Called when a term ends, with a function that says whether a group is of its partition.
-        self.on_term_end: Callable[[Callable[[str], bool]], None] = lambda is_of_partition: None
+        # Called when a term ends, with a function that says whether a group is of its partition; null: all groups are.
+        self.on_term_end: Callable[[Callable[[str], bool] | None], None] = lambda is_of_partition: None
         self._balancing: asyncio.Task[None] | None = None
         self._handing_over: asyncio.Task[None] | None = None
 
@@ -95,7 +95,7 @@ class PartitionedCoordinator:
             ]
         for part in self.parts:
             part.log.address, part.log.credentials = self._log.address, self._log.credentials
-            part.on_term_end = partial(self.on_term_end, partial(self._is_part_of, part))
+            part.on_term_end = partial(self.on_term_end, partial(self._is_part_of, part) if count > 1 else None)
             if count > 1:
                 part.log.successor = ""
             part.take_part()
@@ -263,11 +263,12 @@ class PartitionedCoordinator:
                 continue
             if handed is not None:
                 number, successor = handed
-                if self.parts[number].serving is not None:
+                owner = next((each.address for each in found[number].coordinators if each.epoch >= 0), "")
+                if not owner or (owner == self._log.address and self.parts[number].serving is None):
+                    continue  # nobody serves it yet
+                if owner != successor:
                     logger.warning("the coordinator at %s has not taken partition %d", printable(successor), number)
                     refused[successor] = loop.time() + REFUSED_S
-                elif all(each.epoch < 0 for each in found[number].coordinators):
-                    continue  # it has no owner yet
                 handed = None
             without = {address for address, until_s in refused.items() if loop.time() < until_s}
             surplus = surplus_of(self._log.address, found, without)

@@ -358,7 +358,12 @@ class AuthorizedHandler:
         """A list of all groups: those that the principal may describe."""
         user = self._user()
         asked = request if isinstance(request, DescribeRequest) else DescribeRequest()
-        groups = [each for each in response.groups if not self._access.of_description(user, asked, each.group_id)]
+        groups = [
+            each
+            for each in response.groups
+            # One without a group is the error of the whole list.
+            if not (each.group_id and self._access.of_description(user, asked, each.group_id))
+        ]
         return self._visible(replace(response, groups=tuple(groups)))
 
     def _visible(self, response: Any) -> Response:

@@ -482,9 +482,9 @@ class Connection(asyncio.Protocol):
             self._server.release(self)
             self.conversation.close()
 
-    def may_be_about(self, is_concerned: Callable[[str], bool]) -> bool:
-        """Whether one of its requests, read or on the way, may be about a group for which the function is true."""
-        return not self._group_id or is_concerned(self._group_id)
+    def is_about(self, is_concerned: Callable[[str], bool]) -> bool:
+        """Whether all its requests so far are about one group, for which the function is true."""
+        return bool(self._group_id) and is_concerned(self._group_id or "")
 
     def stop_reading(self) -> None:
         """Begin no more requests; requests under way still get their responses."""

@@ -207,13 +207,14 @@ class TcpServer:
                 await off_loop("close the audit log", self._audit.close)
         await listener.wait_closed()
 
-    def hang_up_all(self, is_concerned: Callable[[str], bool] = lambda group_id: True) -> None:
-        """Close all connections, after the responses that are to be sent on them.
+    def hang_up_all(self, is_concerned: Callable[[str], bool] | None = None) -> None:
+        """Close connections, after the responses that are to be sent on them.
 
         Args:
-            is_concerned: whether connections whose requests are about this group alone are closed; by default, all.
+            is_concerned: whether connections whose requests are about this group alone are closed; those about several
+                groups, or none so far, stay: requests about other groups may be under way. ``None``: all are closed.
         """
-        for connection in [each for each in self._connections if each.may_be_about(is_concerned)]:
+        for connection in [each for each in self._connections if is_concerned is None or each.is_about(is_concerned)]:
             connection.stop_reading()
             connection.hang_up()
 

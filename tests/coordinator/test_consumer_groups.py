@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import timedelta
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
@@ -26,6 +26,7 @@ from connectgroup.cli.errors import OptionNames
 from connectgroup.cli.groups import _description
 from connectgroup.cli.parser import build_parser
 from connectgroup.coordinator.compute import group_assignors
+from connectgroup.coordinator.election import ElectedCoordinator
 from connectgroup.coordinator.listing import ConsumerGroups, with_group_assignors
 from connectgroup.coordinator.runtime import Coordinator
 from connectgroup.errors import (
@@ -42,7 +43,7 @@ from connectgroup.errors import (
 )
 from connectgroup.group.connect.settings import GroupSettings
 from connectgroup.group.consumer.settings import ConsumerSettings
-from connectgroup.log.base import Log
+from connectgroup.log.base import Log, SharedLog
 from connectgroup.log.memory import MemoryLog, MemoryStorage
 from connectgroup.plugins import load_partition_assignor
 from connectgroup.protocol.messages.classic import JoinGroupRequest, JoinGroupResponse, OfferedProtocol
@@ -218,8 +219,10 @@ async def test_consumer_that_goes_while_its_join_is_parked_is_removed() -> None:
         await asyncio.wait(parked, timeout=0.2)
         assert not any(each.done() for each in parked)
 
-        async def after_loss_of(request: ConsumerHeartbeatRequest) -> list[str]:
-            coordinator.on_connection_lost(request, "")
+        async def after_loss_of(
+            request: ConsumerHeartbeatRequest, of: Coordinator | ElectedCoordinator = coordinator
+        ) -> list[str]:
+            of.on_connection_lost(request, "")
             await asyncio.sleep(0.1)
             described = await coordinator.handle(ConsumerDescribeRequest(group_ids=("g",)), client_host="test")
             assert isinstance(described, ConsumerDescribeResponse)
@@ -229,6 +232,9 @@ async def test_consumer_that_goes_while_its_join_is_parked_is_removed() -> None:
         assert await after_loss_of(joins[2]) == ["a", "c", "d"], "a static member is expected to return"
         assert await after_loss_of(join("c", "foo")) == ["a", "c", "d"], "an earlier join, on another connection"
         assert await after_loss_of(beat("a", 1)) == ["a", "c", "d"], "a member with a response leaves by itself"
+        elected = ElectedCoordinator(cast(SharedLog, MemoryLog()), lambda: coordinator)
+        elected.serving = coordinator
+        assert await after_loss_of(joins[1], elected) == ["a", "d"], "of a coordinator that shares its log"
         for each in parked:
             each.cancel()
 

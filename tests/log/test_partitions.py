@@ -417,6 +417,10 @@ async def test_connections_of_the_groups_of_other_partitions_outlive_a_hand_over
         for group_id, peer in peers.items():
             peer.send(UpdateConnectorsRequest(group_id=group_id, changes=()), correlation_id=1)
             await peer.receive(UPDATE_CONNECTORS)
+        of_both = Peer(*await asyncio.open_connection(host, port))
+        for number, group_id in enumerate(groups):
+            of_both.send(UpdateConnectorsRequest(group_id=group_id, changes=()), correlation_id=number)
+            await of_both.receive(UPDATE_CONNECTORS)
         second = await cluster.add(**settings)
 
         async def second_serves_one() -> bool:
@@ -429,7 +433,10 @@ async def test_connections_of_the_groups_of_other_partitions_outlive_a_hand_over
         assert await peers[moving].reader.read() == b""
         peers[staying].send(UpdateConnectorsRequest(group_id=staying, changes=()), correlation_id=2)
         assert (await peers[staying].receive(UPDATE_CONNECTORS))[0] == 2
-        for peer in peers.values():
+        for number, group_id in enumerate((moving, staying), 3):
+            of_both.send(UpdateConnectorsRequest(group_id=group_id, changes=()), correlation_id=number)
+            assert (await of_both.receive(UPDATE_CONNECTORS))[0] == number
+        for peer in (*peers.values(), of_both):
             peer.close()
 
 

@@ -18,7 +18,7 @@ import pytest
 from connectgroup import Connections, MemberSettings, RunnerSettings, TaskRunner, Worker
 from connectgroup.client.admin import Admin
 from connectgroup.coordinator.server import CoordinatorServer
-from connectgroup.errors import ConfigError, GroupAuthorizationFailed
+from connectgroup.errors import ConfigError, GroupAuthorizationFailed, NotCoordinator
 from connectgroup.plugins import load_connector_class
 from connectgroup.protocol.messages.cluster import FindCoordinatorRequest
 from connectgroup.protocol.messages.connectors import (
@@ -36,10 +36,11 @@ from connectgroup.protocol.messages.offsets import (
     PartitionCommit,
     TopicCommit,
 )
+from connectgroup.protocol.messages.rejected import rejected
 from connectgroup.transport.access import Access
-from connectgroup.transport.access_rules import AccessOperation
+from connectgroup.transport.access_rules import AccessOperation, AccessRules
 from connectgroup.transport.credentials import Credentials
-from connectgroup.transport.group_access import NEEDS, GroupAccess
+from connectgroup.transport.group_access import NEEDS, Authorization, AuthorizedHandler, GroupAccess
 from connectgroup.transport.tcp_client import TcpClient
 from connectgroup.wire.apis import APIS
 from connectgroup.wire.table import Party, served_by
@@ -380,3 +381,17 @@ async def test_worker_runs_with_read_alone(tmp_path: Path) -> None:
         finally:
             worker.stop()
             await running
+
+
+async def test_refused_list_of_groups_is_no_empty_list(tmp_path: Path) -> None:
+    """The error of the whole list names no group, so no rule of a group hides it."""
+
+    class Refusing:
+        async def handle(self, request: Any, **client: Any) -> Any:
+            return rejected(request, NotCoordinator.code, "stands by")
+
+    (tmp_path / "rules").write_text("allow bob describe group team-*\n")
+    access = Authorization(rules=AccessRules(tmp_path / "rules"))
+    handler = AuthorizedHandler(Refusing(), access, lambda: "bob", lambda request, denial: None)
+    response: Any = await handler.handle(DescribeRequest(group_ids=()), client_host="")
+    assert [(each.group_id, each.error_code) for each in response.groups] == [("", NotCoordinator.code)]
