@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 import pytest
+from confluent_kafka import KafkaError, Message
 
 from connectgroup.connector import Lag
 from connectgroup.connectors.pipeline import PipelineConnector
@@ -477,6 +478,69 @@ def test_cluster_that_does_not_answer_ends_the_reading(kafka: str, monkeypatch: 
     rows = read_part(Range(slice="t-0", start=0, end=1))
     with pytest.raises(SourceError, match=r"topic t, partition 0: no record from offset 0 on within 0\.1 s"):
         assert sum(batch.num_rows for batch in rows) == 0
+
+
+class ScriptedConsumer:
+    """Answers each call of ``consume`` with the next list of messages."""
+
+    def __init__(self, answers: list[list[Message]]) -> None:
+        self._answers = iter(answers)
+
+    def __call__(self, _: dict[str, Any]) -> ScriptedConsumer:
+        return self
+
+    def consume(self, *_: Any) -> list[Message]:
+        return next(self._answers, [])
+
+    def assign(self, _: Any) -> None: ...
+
+    def unassign(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def _message(offset: int = -1001, error: KafkaError | None = None, time: tuple[int, int] = (1, 0)) -> Message:
+    return Message(topic="t", partition=0, offset=offset, value=b"a", error=error, timestamp=time)
+
+
+def _read_scripted(monkeypatch: pytest.MonkeyPatch, answers: list[list[Message]], end: int) -> list[dict[str, Any]]:
+    """The rows of t-0 up to an end, of a cluster of its own: consumers are kept for the next range."""
+    monkeypatch.setattr("confluent_kafka.Consumer", ScriptedConsumer(answers))
+    columns = from_ddl("value STRING, offset BIGINT, timestamp TIMESTAMP")
+    read_part = ReadRecords(servers=uuid.uuid4().hex, client={}, columns=columns, values=None)
+    batches = read_part(Range(slice="t-0", start=0, end=end))
+    return [row for batch in batches for row in batch.to_pylist()]
+
+
+@pytest.mark.parametrize("code", [KafkaError.UNKNOWN, KafkaError.NETWORK_EXCEPTION, KafkaError.INCONSISTENT_TOPIC_ID])
+def test_error_after_which_the_client_fetches_again_ends_nothing_but_is_told(
+    monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    answers = [[_message(0), _message(error=KafkaError(code, "it broke"))], [], [_message(1)]]
+    assert [row["offset"] for row in _read_scripted(monkeypatch, answers, 2)] == [0, 1]
+    monkeypatch.setattr(kafka_reading, "PATIENCE_S", 0.01)
+    with pytest.raises(SourceError, match=r"no record from offset 1 on within 0\.01 s \(it broke\)"):
+        _read_scripted(monkeypatch, answers[:1], 2)
+
+
+@pytest.mark.parametrize("code", [KafkaError._BAD_MSG, KafkaError.TOPIC_AUTHORIZATION_FAILED])
+def test_error_of_a_partition_that_stays_is_raised_at_once(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    with pytest.raises(SourceError, match=r"topic t, partition 0, offset 1: it broke"):
+        _read_scripted(monkeypatch, [[_message(0), _message(error=KafkaError(code, "it broke"))]], 2)
+
+
+def test_records_that_came_are_read_however_long_the_caller_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Patience is for a cluster without an answer."""
+    monkeypatch.setattr(kafka_reading, "PATIENCE_S", -1.0)
+    assert [row["offset"] for row in _read_scripted(monkeypatch, [[_message(0)], [_message(1)]], 2)] == [0, 1]
+
+
+def test_record_without_a_timestamp_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the oldest format of messages have no kind of timestamp, and the client gives 0 for it."""
+    first = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+    times = [(0, 0), (1, -1), (1, 0), (2, 0)]
+    found = _read_scripted(monkeypatch, [[_message(n, time=each) for n, each in enumerate(times)]], len(times))
+    assert [row["timestamp"] for row in found] == [None, None, first, first]
 
 
 class TestKafkaSink(SinkContract):

@@ -53,6 +53,27 @@ _OURS: Final = {
     "auto.offset.reset": "error",
     "log_level": 0,
 }
+_FETCHED_AGAIN: Final = frozenset(
+    {
+        "BROKER_NOT_AVAILABLE",
+        "FENCED_LEADER_EPOCH",
+        "FETCH_SESSION_ID_NOT_FOUND",
+        "INCONSISTENT_TOPIC_ID",
+        "INVALID_FETCH_SESSION_EPOCH",
+        "KAFKA_STORAGE_ERROR",
+        "LEADER_NOT_AVAILABLE",
+        "NETWORK_EXCEPTION",
+        "NOT_LEADER_FOR_PARTITION",
+        "OFFSET_NOT_AVAILABLE",
+        "REPLICA_NOT_AVAILABLE",
+        "REQUEST_TIMED_OUT",
+        "THROTTLING_QUOTA_EXCEEDED",
+        "UNKNOWN",
+        "UNKNOWN_LEADER_EPOCH",
+        "UNKNOWN_TOPIC_ID",
+    }
+)
+"""Errors of a broker for a partition that pass: librdkafka reports some of them, and fetches again."""
 _MAX_IDLE: Final = 4
 """Connected consumers that a process keeps for its next ranges."""
 
@@ -131,9 +152,9 @@ def _column(messages: Sequence[Message], name: str, kind: str) -> pa.Array:
     if name == "offset":
         return pa.array([message.offset() for message in messages], pa.int64())
     if name == "timestamp":
-        # -1 ms: the record has none.
-        found = (message.timestamp()[1] for message in messages)
-        times = pa.array([None if at == -1 else at for at in found], pa.int64())
+        # -1 ms, or of no kind: the record has none, as those of the oldest format.
+        found = (message.timestamp() for message in messages)
+        times = pa.array([at if kind and at != -1 else None for kind, at in found], pa.int64())
         return _converted(messages, times, _time, f"the timestamp is {_YEARS}")
     parts = [message.value() for message in messages] if name == "value" else [message.key() for message in messages]
     found = pa.array(parts, pa.binary())
@@ -240,17 +261,15 @@ class RangeReader:
             most = min(_MOST, sum(end - at for at, end in left.values()))
             messages = self._consumer.consume(most, _CALL_S)
             if not messages:
+                if time.monotonic() > give_up:
+                    raise self._no_answer(left)
                 yield next(iter(left)), []
-            if time.monotonic() > give_up:
-                raise self._no_answer(left)
             for name, some in _by_slice(messages):
                 if name not in left:
                     self._check(some, "")
                     continue
                 before, end = left[name]
                 records, at = self._before(end, some, before)
-                if at > before:
-                    give_up = time.monotonic() + PATIENCE_S
                 if at < end:
                     left[name] = at, end
                 else:
@@ -259,6 +278,9 @@ class RangeReader:
                         self._consumer.incremental_unassign([partitions[name]])
                 if records:
                     yield name, records
+                if at > before:
+                    # What the caller takes to write the records is no time of the cluster.
+                    give_up = time.monotonic() + PATIENCE_S
         self._consumer.unassign()
 
     def _before(self, end: int, messages: list[Message], at: int) -> tuple[list[Message], int]:
@@ -286,7 +308,8 @@ class RangeReader:
         return records, at
 
     def _check(self, messages: Sequence[Message], place: str) -> None:
-        """Raise the first error of a partition, or one from which librdkafka does not recover; remember others."""
+        """Raise the first error of a partition, or one from which librdkafka does not recover; remember others, and
+        those after which it fetches again: if no record follows, the error says so."""
         from confluent_kafka import KafkaError
 
         for message in messages:
@@ -294,7 +317,7 @@ class RangeReader:
             if error is None or error.code() == KafkaError._PARTITION_EOF:
                 continue
             self._told(error)
-            if message.topic() or error.fatal():
+            if error.fatal() or (message.topic() and not error.retriable() and error.name() not in _FETCHED_AGAIN):
                 where = f"topic {message.topic()}, partition {message.partition()}{place}"
                 raise SourceError(f"{self._where}: {where}: {self._problem}")
 
