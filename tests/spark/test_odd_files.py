@@ -342,12 +342,13 @@ def test_compressed_csv_that_grows_keeps_the_columns_of_its_header(
 
 @pytest.mark.parametrize("codec", ["gz", "zst"])
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+@pytest.mark.parametrize("final_newline", ["wait", "accept"])
 def test_line_that_goes_on_in_a_compressed_file_after_it_was_read_is_an_error(
-    tmp_path: Path, codec: str, encoding: str
+    tmp_path: Path, codec: str, encoding: str, final_newline: str
 ) -> None:
     path = tmp_path / f"a.{codec}"
     path.write_bytes(packed(codec, "one\ntw".encode(encoding)))
-    reader = Reader(tmp_path, format="text", encoding=encoding)
+    reader = Reader(tmp_path, format="text", encoding=encoding, final_newline=final_newline, final_newline_ms=0)
     assert reader.read() == ([["one"], ["tw"]], [])
     with path.open("ab") as file:
         file.write(packed(codec, "o\n".encode(encoding.replace("16", "16-le"))))

@@ -240,7 +240,8 @@ class Planner:
             with open_below(self.root, name) as file:
                 if not os.path.samestat(os.fstat(file.fileno()), found):
                     return None  # Replaced since it was looked at: the next batch looks again.
-                end = self._end(file.fileno(), name, position, left)
+                opened = os.fstat(file.fileno())
+                end = self._end(file.fileno(), name, position, left, opened)
                 if end == position:
                     return None
                 if former is not None and position == 0 and (copy := catalog.copy_of(catalog.rewritten[name])):
@@ -253,7 +254,7 @@ class Planner:
                 codec = codec_of(name)
                 packed = catalog.packed(name, codec) if codec and position == 0 else None
                 from_, skip = packed or ("", 0)
-                is_cut = self._cut.get(name) == (found.st_ino, found.st_size, found.st_mtime_ns)
+                is_cut = self._cut.get(name) == (opened.st_ino, opened.st_size, opened.st_mtime_ns)
                 identity = Identity.of(file.fileno(), name, end, packed_from=from_, skip=skip, is_cut=is_cut)
         except FileNotFoundError as error:
             if (self.root / name).is_symlink():
@@ -265,12 +266,12 @@ class Planner:
         schema = {"schema": self.rules.schema} if self.rules.schema else {}
         return slice_, Position(end, identity.metadata(**schema))
 
-    def _end(self, descriptor: int, name: str, position: int, most_bytes: int) -> int:
+    def _end(self, descriptor: int, name: str, position: int, most_bytes: int, found: os.stat_result) -> int:
         """Return the end of what can be read of an open file after ``position``, within ``most_bytes``."""
-        found = os.fstat(descriptor)
         may_accept = self.rules.final_newline == "accept" and self._age_ms(found) >= self.rules.final_newline_ms
         if codec := codec_of(name):
-            return found.st_size if may_accept or self._is_complete(name, codec, position, found) else position
+            # Asked in any case: it notes a last line without its line feed.
+            return found.st_size if self._is_complete(name, codec, position, found) or may_accept else position
         stop = min(found.st_size, position + most_bytes)
         if self.rules.wide:
             encoding = with_byte_order(self.rules.wide, os.pread(descriptor, 4, 0))
@@ -333,7 +334,8 @@ class Planner:
         try:
             with open_below(self.root, name) as file:
                 if self.rules.quote is not None or self.rules.wide or found.st_size - position >= self.most_bytes:
-                    return self._end(file.fileno(), name, position, self.most_bytes) == position
+                    opened = os.fstat(file.fileno())
+                    return self._end(file.fileno(), name, position, self.most_bytes, opened) == position
                 return b"\n" not in os.pread(file.fileno(), found.st_size - start, start)
         except OSError:
             return False
