@@ -78,7 +78,8 @@ def java_on_this_machine() -> Path | None:
 def behind(java: Path) -> Path | None:
     """Return the ``java`` that a link or a launcher resolves to; None if it does not run or is too old.
 
-    This process asks each Java once, and again when its file has changed or what it resolved to is gone.
+    This process asks each Java once, and again when it has not answered, its file has changed, or what it resolved to
+    is gone.
     """
     try:
         found = java.stat()
@@ -86,19 +87,17 @@ def behind(java: Path) -> Path | None:
         if usable is not None and not usable.exists():
             _behind.cache_clear()
             usable = _behind(java, found.st_ino, found.st_mtime_ns)
-    except OSError:
+    except (OSError, subprocess.SubprocessError):
         return None
     return usable
 
 
 @lru_cache(maxsize=8)
 def _behind(java: Path, inode: int, changed_ns: int) -> Path | None:
-    try:
-        asked = subprocess.run(
-            [java, "-XshowSettings:properties", "-version"], capture_output=True, text=True, timeout=30, check=True
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
+    # An error is not remembered: the machine may only be short of memory, or of time.
+    asked = subprocess.run(
+        [java, "-XshowSettings:properties", "-version"], capture_output=True, text=True, timeout=30, check=True
+    )
     said = asked.stderr + asked.stdout
     version = re.search(r"java\.specification\.version = (?:1\.)?(\d+)", said)
     home = re.search(r"java\.home = (.+)", said)

@@ -67,6 +67,17 @@ def test_java_says_its_version_once(bare: Path, monkeypatch: pytest.MonkeyPatch)
     assert java.java_on_this_machine() == bare / "new" / "bin" / "java"
 
 
+def test_java_that_did_not_answer_is_asked_again(bare: Path) -> None:
+    """Its start may have failed for want of memory, while its file stays as it is."""
+    behind, launcher, broken = fake_java(bare / "behind", "17") / "bin" / "java", bare / "java", bare / "broken"
+    launcher.write_text(f"#!/bin/sh\ntest ! -e {broken} || exit 1\nexec {behind}\n")
+    launcher.chmod(0o755)
+    broken.touch()
+    assert java.behind(launcher) is None
+    broken.unlink()
+    assert java.behind(launcher) == behind
+
+
 def test_missing_java_home_is_skipped(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(bare / "gone"))
     assert java.java_on_this_machine() is None
