@@ -352,6 +352,9 @@ def test_types_of_transforms_and_partitions(tmp_path: Path) -> None:
         sink_at(tmp_path / "new", columns, auto_create="false")
 
 
+_WIDE = decimal.Context(prec=38)
+
+
 @pytest.mark.parametrize(
     ("kind", "good", "bad", "message"),
     [
@@ -362,6 +365,18 @@ def test_types_of_transforms_and_partitions(tmp_path: Path) -> None:
             [decimal.Decimal("0.50"), decimal.Decimal("-3.00"), None],
             decimal.Decimal("-1.50"),
             "is a negative number with a fraction; allowed: numbers from 0",
+        ),
+        (
+            "DECIMAL(38,38)",
+            [decimal.Decimal("0." + "5" * 38), None],
+            decimal.Decimal("-0.5"),
+            "is a negative number with a fraction; allowed: numbers from 0",
+        ),
+        (
+            "DECIMAL(38,20)",
+            [decimal.Decimal("9" * 18 + ".5").quantize(decimal.Decimal("1e-20"), context=_WIDE)],
+            None,
+            "",
         ),
         ("DOUBLE", [-0.5, 1e22, None], None, ""),
         ("DATE", [datetime.date(1, 1, 1), datetime.date(9999, 12, 31)], None, ""),

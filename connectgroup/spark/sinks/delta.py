@@ -229,7 +229,10 @@ def _check_partitions(rows: pa.Table, table: DeltaTable) -> None:
         if pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type):
             is_bad, shown, allowed = pc.is_valid(values), "BINARY, which delta-rs would store as text", "null"
         elif pa.types.is_decimal(values.type):
-            is_bad = pc.and_(pc.less(values, 0), pc.not_equal(values, pc.trunc(values)))
+            # So wide that a number has room beside the fraction.
+            wide = values.cast(pa.decimal256(76, values.type.scale))
+            is_negative = pc.less(wide, pa.scalar(decimal.Decimal(0), wide.type))
+            is_bad = pc.and_(is_negative, pc.not_equal(wide, pc.trunc(wide)))
             shown, allowed = "a negative number with a fraction", "numbers from 0, or whole ones"
         elif pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
             is_bad, allowed = pc.is_in(values, pa.array(["", _HIVE_NULL], values.type)), "other texts, or null"
