@@ -352,6 +352,8 @@ class ProxyConfig(CoordinatorConfig):
     def _has_a_broker(self) -> ProxyConfig:
         if self.advertised is not None:
             raise ConfigError("advertised", self.advertised, "advertised_host and advertised_port")
+        if self.partitions not in (None, 1):
+            raise ConfigError("partitions", self.partitions, "1 for the log of a proxy")
         if self.group_users and self.credentials is None:
             raise ConfigError("group_users", ", ".join(self.group_users), "no group without credentials")
         for each in self.broker.split(","):

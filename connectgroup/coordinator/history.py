@@ -2,7 +2,8 @@
 
 Nothing is sampled by a timer: what workers report is added to the interval of the moment, and intervals without reports
 are filled in when the next one is needed. The numbers are written with the status of the connector, in parts of a
-minute, and every ``WRITE_EVERY`` intervals: a later coordinator goes on from there. The events begin again.
+minute, every ``WRITE_EVERY`` intervals and when the coordinator stops in order: a later one goes on from there. The
+events begin again.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ WRITE_EVERY: Final = 20
 """Five minutes: what the history lacks at most after a coordinator that was killed."""
 
 MAX_WRITTEN: Final = 50
-"""Connectors whose history is written at once: to put one together takes some 0.2 ms."""
+"""Connectors whose history is written at once: to put one together and to encode it takes some 0.1 ms."""
 
 POINTS_WRITTEN: Final = 60
 """Some 1.5 KB for each connector."""
@@ -48,14 +49,16 @@ class Series:
     Attributes:
         first, last: the first and the last interval that is known. Changed by ``_advance``.
         written: the interval in which it was last written; -1: never. Changed by ``Histories``.
+        record: what was written last, or was restored; null: nothing. Changed by ``Histories``.
     """
 
-    __slots__ = ("_errors", "_lag", "_rows", "first", "last", "written")
+    __slots__ = ("_errors", "_lag", "_rows", "first", "last", "record", "written")
 
     def __init__(self, interval: int) -> None:
         """Begin at this interval."""
         self.first = self.last = interval
         self.written = -1
+        self.record: ConnectorHistory | None = None
         self._rows, self._lag, self._errors = (array("q", bytes(8 * INTERVALS)) for _ in range(3))
 
     @classmethod
@@ -72,15 +75,13 @@ class Series:
         if not interval - INTERVALS < last <= interval + 1:
             return None  # the clock of one of them was wrong, if it is not too old
         series = cls(last - width * points + 1)
-        for each in range(width * points):
-            point, part = divmod(each, width)
-            # Spread evenly; the last interval has the rest.
-            rows, errors = (
-                numbers[point] // width + (numbers[point] % width if part == width - 1 else 0)
-                for numbers in (found.rows, found.errors)
-            )
-            series.add(series.first + each, rows=rows, errors=errors)
-            series.set_lag(found.lag[point])
+        series.last = last
+        series._rows, series._errors = (
+            # Spread evenly; the last interval of a part has the rest.
+            _ring([n for each in numbers for n in (*[each // width] * (width - 1), each // width + each % width)], last)
+            for numbers in (found.rows, found.errors)
+        )
+        series._lag = _ring([each for each in found.lag for _ in range(width)], last)
         return series
 
     def set_lag(self, lag: int) -> None:
@@ -102,16 +103,18 @@ class Series:
     def shown(self, interval: int, points: int) -> ConnectorHistory:
         """The intervals up to this one, put together to at most ``points`` of equal length."""
         self._advance(interval)
-        known = range(max(self.first, self.last - INTERVALS + 1), self.last + 1)
+        begin = max(self.first, self.last - INTERVALS + 1)
+        count, at = self.last + 1 - begin, begin % INTERVALS
+        rows, lag, errors = ((ring[at:] + ring[:at])[:count] for ring in (self._rows, self._lag, self._errors))
         width = -(-INTERVALS // max(1, min(points, INTERVALS)))
         # Aligned from the end, so that each but the first part has the full width.
-        parts = [known[max(0, end - width) : end] for end in range(len(known), 0, -width)][::-1]
+        parts = [(max(0, end - width), end) for end in range(count, 0, -width)][::-1]
         return ConnectorHistory(
             end_ms=(self.last + 1) * INTERVAL_MS,
             interval_ms=width * INTERVAL_MS,
-            rows=tuple([sum([self._rows[each % INTERVALS] for each in part]) for part in parts]),
-            lag=tuple([self._lag[part[-1] % INTERVALS] for part in parts]),
-            errors=tuple([sum([self._errors[each % INTERVALS] for each in part]) for part in parts]),
+            rows=tuple([sum(rows[first:end]) for first, end in parts]),
+            lag=tuple([lag[end - 1] for _, end in parts]),
+            errors=tuple([sum(errors[first:end]) for first, end in parts]),
         )
 
     def _advance(self, interval: int) -> None:
@@ -122,6 +125,14 @@ class Series:
             self._rows[at] = self._errors[at] = 0
             self._lag[at] = lag
         self.last = max(self.last, interval)
+
+
+def _ring(numbers: Sequence[int], last: int) -> array[int]:
+    """The numbers of the intervals up to this one as a ring; see ``Series``."""
+    newest = array("q", numbers[-INTERVALS:])
+    whole = array("q", bytes(8 * (INTERVALS - len(newest)))) + newest
+    at = (last + 1) % INTERVALS
+    return whole[INTERVALS - at :] + whole[: INTERVALS - at]
 
 
 class Histories:
@@ -145,13 +156,19 @@ class Histories:
         self._series.move_to_end(name)
         series.add(interval, rows=rows, errors=errors, lag=lag)
 
-    def to_write(self, name: Name, now_ms: int) -> tuple[ConnectorHistory, ...]:
-        """The last hour of a connector for its status record: none or one."""
+    def to_write(self, name: Name, now_ms: int, *, again: bool) -> tuple[ConnectorHistory, ...]:
+        """The last hour of a connector for its status record: none or one.
+
+        Args:
+            again: put it together again; otherwise, what was written last is written again, because the new record
+                replaces the one before.
+        """
         series, interval = self._series.get(name), now_ms // INTERVAL_MS
         if series is None:
             return ()
-        series.written = interval
-        return (series.shown(interval, POINTS_WRITTEN),)
+        if again or series.record is None:
+            series.written, series.record = interval, series.shown(interval, POINTS_WRITTEN)
+        return (series.record,)
 
     def due(self, group_id: str, now_ms: int) -> list[str]:
         """The connectors of a group whose history is to be written again."""
@@ -172,7 +189,7 @@ class Histories:
             return False
         series.add(interval)
         series.set_lag(lag)
-        series.written = interval
+        series.written, series.record = interval, found
         self._series[name] = series
         return True
 

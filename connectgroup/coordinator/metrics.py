@@ -5,6 +5,7 @@ rules, which stay pure. ``telemetry.metrics`` exports them.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final
@@ -29,6 +30,8 @@ from .parking import Parking
 
 FENCED: Final = frozenset((FencedMemberEpoch.code, FencedInstanceId.code, UnknownMemberId.code))
 """The errors by which a member learns that the group has removed or replaced it, and assigned its units to others."""
+
+logger = logging.getLogger(__name__)
 
 
 class FinishedRebalances:
@@ -276,6 +279,9 @@ class SharedLogMetrics(MetricSource):
             try:
                 self._found = await self._ownerships()
             except LogError:  # the election logs it
+                self._found = None
+            except Exception:
+                logger.debug("the owners of the log are not known", exc_info=True)
                 self._found = None
             await asyncio.sleep(OWNERSHIP_INTERVAL_S)
 

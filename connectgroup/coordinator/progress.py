@@ -5,7 +5,7 @@ No rule of a group depends on it, so it is no records. The numbers of a task are
 it. A status that is written anyway has them (``StatusRecord.progress``), and a coordinator that stops in order writes
 those that have changed since; the next one goes on from there. It lacks what a worker that is gone, too, has reported
 in between. The last hour of a connector is written with its status in the same way, and besides every five minutes,
-because no worker could report it again.
+because no worker could report it again. A status in between has what was written last: many change at once.
 """
 
 from __future__ import annotations
@@ -304,7 +304,7 @@ class ReportedProgress:
             return record
         if record.history:
             return record  # of ``due``
-        record = replace(record, history=self._history_of(record))
+        record = replace(record, history=self._history_of(record, again=False))
         account = known.accounts.get(Unit(record.connector, record.task))
         if account is None:
             return record
@@ -326,10 +326,10 @@ class ReportedProgress:
             found.append(replace(status, progress=progress, history=self._history_of(status)))
         return found
 
-    def _history_of(self, status: StatusRecord) -> tuple[ConnectorHistory, ...]:
-        """``StatusRecord.history``."""
+    def _history_of(self, status: StatusRecord, *, again: bool = True) -> tuple[ConnectorHistory, ...]:
+        """``StatusRecord.history``; ``again``: see ``Histories.to_write``."""
         name = status.group_id, status.connector
-        return self._histories.to_write(name, self._clock_ms()) if status.task == CONNECTOR else ()
+        return self._histories.to_write(name, self._clock_ms(), again=again) if status.task == CONNECTOR else ()
 
     def unwritten(self, group: Any) -> list[Record]:
         """The statuses of tasks whose numbers have changed since they were written, with the numbers; those of

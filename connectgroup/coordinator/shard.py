@@ -63,7 +63,7 @@ from ..protocol.messages.consumer import ConsumerHeartbeatRequest
 from ..protocol.messages.describe import DeleteRequest, DescribedGroup, DescribeRequest
 from ..protocol.messages.heartbeat import HeartbeatRequest
 from ..protocol.records.base import Key, Kind, Tombstone
-from ..protocol.records.connect import Record
+from ..protocol.records.connect import GROUP_TYPE, Record
 from ..protocol.units import printable
 from .compute import Effects
 from .intake import TAKES_LONG, Command, Describe, Intake, Reply, Snapshot, loading_error
@@ -79,6 +79,7 @@ RELOAD_WAIT_S: Final = 0.2
 
 WRITE_NUMBERS_EVERY_S: Final = 300.0
 WRITE_NUMBERS_PAUSE_S: Final = 0.1
+WRITE_NUMBERS_GROUPS: Final = 20
 """See ``due`` of ``Shard``."""
 
 REPORT_FULL_EVERY_S: Final = 600.0
@@ -669,8 +670,13 @@ class Shard:
             self.intake.submit_input(group_id, Remove())
         if now_s >= self._write_numbers_from_s:
             is_first, self._write_numbers_from_s = self._write_numbers_from_s < 0, now_s + WRITE_NUMBERS_EVERY_S
-            for group_id in () if is_first or self.writability.error else self.groups.loaded:
-                self.intake.submit_input(group_id, WriteNumbers())
+            if not is_first and not self.writability.error:
+                names = [name for name, each in self.groups.loaded.items() if each.group_type.name == GROUP_TYPE]
+                for position, group_id in enumerate(names):
+                    # A few at a time: requests of clients without a principal would wait for all of them.
+                    later_s = position // WRITE_NUMBERS_GROUPS * WRITE_NUMBERS_PAUSE_S
+                    submit = partial(self.intake.submit_input, group_id, WriteNumbers())
+                    asyncio.get_running_loop().call_later(later_s, submit)
 
     def _write_numbers(self, group: Loaded, turn: Turn) -> None:
         """Add the records of ``due`` to a turn. They change no state, so nothing is applied."""

@@ -21,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
@@ -166,8 +167,11 @@ class FollowingClient(Client):
             return []
         if not isinstance(found, DescribeCoordinatorsResponse):
             return []
-        named = dict.fromkeys(each.address for each in found.coordinators if each.partition in partitions)
-        return [self._client_at(*parse_address("advertised", address)) for address in named]
+        owners: list[Client] = []
+        for address in dict.fromkeys(each.address for each in found.coordinators if each.partition in partitions):
+            with suppress(ConfigError):  # it advertises none
+                owners.append(self._client_at(*parse_address("advertised", address)))
+        return owners
 
     async def _call(self, request: Request, *, timeout_s: float) -> Response:
         loop = asyncio.get_running_loop()

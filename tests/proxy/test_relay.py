@@ -402,6 +402,7 @@ async def test_server_that_is_no_broker_is_an_error_at_the_start() -> None:
     [
         ({"broker": "nowhere"}, "broker"),
         ({"broker": "b:9092", "min_session_timeout_ms": 7, "max_session_timeout_ms": 6}, "min_session_timeout_ms"),
+        ({"broker": "b:9092", "log": "postgresql://h/d", "partitions": 2}, "partitions: got '2'"),
     ],
 )
 async def test_invalid_settings_are_named(settings: dict[str, Any], field: str) -> None:
