@@ -230,6 +230,12 @@ public class Plugins {
 class PluginLoader extends PluginClassLoader {
   private static final String SERVICES = "META-INF/services/";
 
+  // Its base class is, but each class says so itself. Otherwise two threads that load classes of two loaders, which each
+  // refer to the other, would wait for each other forever.
+  static {
+    ClassLoader.registerAsParallelCapable();
+  }
+
   PluginLoader(URL location, URL[] urls, ClassLoader parent) {
     super(location, urls, parent);
   }
