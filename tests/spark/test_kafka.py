@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import datetime
 import itertools
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import threading
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +35,8 @@ from connectgroup.spark import driving
 from connectgroup.spark.query import SparkTask
 from connectgroup.spark.session import spark_session
 from connectgroup.spark.sinks import kafka_offsets
-from connectgroup.spark.sinks.kafka import MAX_LETTER, KafkaSink, KafkaSinkSettings
+from connectgroup.spark.sinks.connect import LetterRecord, write_letters
+from connectgroup.spark.sinks.kafka import MAX_LETTER, KafkaSink, KafkaSinkSettings, letter_text
 from connectgroup.spark.sinks.manifest import read_committed
 from connectgroup.spark.sinks.parquet import ParquetSettings, ParquetSink
 from connectgroup.spark.sinks.sqlite import SqliteSettings, SqliteSink
@@ -748,7 +751,11 @@ def test_record_that_the_topic_rejects_is_one_dead_letter_and_the_others_are_wri
         ("sink", "place 7", name),
         ("sink", "place 23", name),
     ]
-    assert found == [{**each, "record": each["record"][:MAX_LETTER]} for each in letters]
+    assert [{**each, "record": ""} for each in found] == [{**each, "record": ""} for each in letters]
+    for each, letter in zip(found, letters, strict=True):
+        whole_record = letter["record"]
+        assert whole_record.startswith(each["record"])
+        assert len(each["record"]) >= min(len(whole_record), MAX_LETTER - 100)
     assert all(name in each["reason"] and "allowed: " in each["reason"] for each in found)
     with pytest.raises(SinkError, match=rf"topic {name}: .*; allowed: .*; row: "):
         sink.commit(owner, [Range(slice="s", start=1, end=2)], whole)
@@ -832,6 +839,52 @@ def test_error_of_a_transaction_that_the_cluster_has_ended_names_its_timeout(kaf
     with pytest.raises(SinkError, match=message):
         sink.commit(owner, [Range(slice="s", start=0, end=1)], pa.table({"a": pa.array([1], pa.int32())}))
     sink.close()
+
+
+@pytest.mark.parametrize("text", ["\u00fc", "\U0001f600", '"', "\n", "a\x00", "x"])
+def test_fields_of_a_dead_letter_are_cut_by_the_bytes_that_they_take(text: str) -> None:
+    letter = {"record": text * 600_000, "reason": text * 600_000, "key": "k"}
+    value = letter_text(letter)
+    assert isinstance(value, str)
+    assert len(value) < 650_000
+    found = json.loads(value)
+    assert all(letter[name].startswith(found[name]) for name in letter)
+    assert len(json.dumps(found["record"])) > MAX_LETTER - 12
+
+
+def test_dead_letter_that_is_too_large_is_written_with_less_beside_its_value(kafka: str) -> None:
+    """Too large for the client, and for the topic; what is written together with it keeps its key and headers."""
+    from confluent_kafka import Producer
+
+    large, small = (f"t{uuid.uuid4().hex}" for _ in range(2))
+    make_topic(kafka, large, 1)
+    make_topic(kafka, small, 1, {"max.message.bytes": "20000"})
+    owner = Owner(connector="c", task=0, tasks=1, fencing_token=1)
+
+    def letter(key: bytes, value: bytes = b"v", headers: Sequence[tuple[str, bytes]] = ()) -> LetterRecord:
+        packed = [base64.b64encode(each).decode() for each in (key, value, *(header for _, header in headers))]
+        names = zip([name for name, _ in headers], packed[2:], strict=True)
+        found = {"stage": "sink", "place": "p", "reason": "r", "key": packed[0], "value": packed[1]}
+        return LetterRecord.of(owner, {**found, "headers": list(names)})
+
+    size = 300_000
+    letters = [
+        letter(b"a", headers=[("h", b"1")]),
+        letter(b"b", "\u00fc".encode() * size, [("h", b'"' * size), ("more", b"2")]),
+        letter(b"c" * size, b"v" * 2 * size, [("h", b"\xff" * size)]),
+        letter(b"d" * 3 * size),
+    ]
+    producer = Producer({"bootstrap.servers": kafka})
+    for name in (large, small):
+        write_letters(producer, name, letters, name)
+    for name, keys in ((large, ["a", "b", "c" * size, None]), (small, ["a", None, None, None])):
+        found = committed(kafka, name)
+        assert sorted((key for key, _ in found), key=str) == sorted(keys, key=str)
+        values = [json.loads(value) for _, value in found]
+        assert sorted(each["key"][0] for each in values) == list("abcd")
+        assert all(each["place"] == "p" for each in values)
+    headers = [json.loads(json.loads(value).get("headers", "[]")) for _, value in committed(kafka, large)]
+    assert [["h", "1"]] in headers
 
 
 def test_transaction_of_a_worker_that_died_is_invisible(kafka: str, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import os
 import re
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +35,7 @@ from ...errors import ConfigError
 from ..kafka_client import admin, client_files, client_settings
 from ..remote import remote_address
 from ..sources.kafka_group import TRANSIENT, GroupOffsets, group_of
-from .kafka import letter_text
+from .kafka import MAX_LETTER, cut_text, letter_text
 from .kafka_offsets import create_topic, told_as_sink_error
 
 if TYPE_CHECKING:
@@ -180,7 +180,9 @@ class ConnectSink(DeadLetterSink):
             raise ConfigError(_REPLICATION, factor, "a number from 1, or -1 for the default of the cluster")
         with told_as_sink_error(f"Kafka {settings.bootstrap_servers}, topic {name}"):
             create_topic(admin(settings.bootstrap_servers, client), name, {}, replication=int(factor))
-        self._producer = Producer({"bootstrap.servers": settings.bootstrap_servers, **client}, logger=logger)
+        # As Kafka Connect: the dead letters of a key are in the partition that Java's clients choose.
+        config = {"bootstrap.servers": settings.bootstrap_servers, "partitioner": "murmur2_random", **client}
+        self._producer = Producer(config, logger=logger)
         self._dead_letters = name
 
     def commit_all(
@@ -249,30 +251,9 @@ class ConnectSink(DeadLetterSink):
         self._store(durable)
 
     def _write_letters(self, producer: Producer) -> None:
-        from confluent_kafka import KafkaException
-
         where = f"Kafka {self._settings.bootstrap_servers}, topic {self._dead_letters}"
-        failed: list[KafkaError] = []
-
-        def delivered(error: KafkaError | None, _: Message) -> None:
-            if error is not None:
-                failed.append(error)
-
         with told_as_sink_error(where):
-            for each in self._letters:
-                value, headers = letter_text(each.letter), list(each.headers)
-                while True:
-                    try:
-                        producer.produce(
-                            self._dead_letters, value, key=each.key, headers=headers, on_delivery=delivered
-                        )
-                        break
-                    except BufferError:
-                        producer.poll(0.01)
-            if producer.flush(_REQUEST_S):
-                raise SinkError(f"{where}: no answer within {_REQUEST_S:g} s; allowed: a cluster that answers")
-            if failed:
-                raise KafkaException(failed[0])
+            write_letters(producer, self._dead_letters, self._letters, where)
         self._letters.clear()
 
     def _store(self, durable: Mapping[str, int]) -> None:
@@ -305,7 +286,7 @@ class LetterRecord:
     """The record of a dead letter: its key and its headers are those of the record that could not be processed.
 
     Attributes:
-        letter: the value; ``key`` and ``headers`` are in it as text, too.
+        letter: the value; ``key`` and ``headers`` are in it as text, too, if they are long their start.
         key, headers: as bytes.
     """
 
@@ -320,12 +301,81 @@ class LetterRecord:
         error["record"] = _shown(_bytes(found["value"])) or ""
         key = _bytes(found["key"])
         headers = [(str(name), _bytes(value)) for name, value in found["headers"]]
-        shown = [[name, _shown(value)] for name, value in headers]
         if key is not None:
             error["key"] = _shown(key) or ""
         if headers:
-            error["headers"] = json.dumps(shown, ensure_ascii=False)
+            error["headers"] = _headers_shown(headers)
         return cls(dead_letter(owner, error), key, headers)
+
+    def smaller(self) -> Iterator[LetterRecord]:
+        """Yield the record, and what is written instead if it is too large, the largest first."""
+        yield self
+        yield LetterRecord(self.letter, self.key)
+        yield LetterRecord(self.letter)
+        yield LetterRecord({name: cut_text(text, 500) for name, text in self.letter.items() if name != "headers"})
+
+
+def write_letters(producer: Producer, topic: str, letters: Sequence[LetterRecord], where: str) -> None:
+    """Write dead letters, and wait until they are durable. One that is too large is written with less beside its value.
+
+    Raises:
+        SinkError: the cluster does not answer, or a letter is too large in any case.
+        KafkaException: it rejects one.
+    """
+    for each in _too_large(producer, topic, letters, where):
+        # Alone: a cluster rejects records that are sent together as one.
+        if all(_too_large(producer, topic, (smaller,), where) for smaller in each.smaller()):
+            raise SinkError(f"{where}: a dead letter is too large; allowed: max.message.bytes of at least 10000")
+
+
+def _too_large(producer: Producer, topic: str, letters: Iterable[LetterRecord], where: str) -> list[LetterRecord]:
+    """Write dead letters; return those that are too large, for the client or for the cluster."""
+    from confluent_kafka import KafkaException
+
+    found: list[LetterRecord] = []
+    failed: list[KafkaError] = []
+
+    def delivered(each: LetterRecord, error: KafkaError | None) -> None:
+        if error is not None and error.name() == "MSG_SIZE_TOO_LARGE":
+            found.append(each)
+        elif error is not None:
+            failed.append(error)
+
+    def told(each: LetterRecord) -> Callable[[KafkaError | None, Message], None]:
+        return lambda error, _: delivered(each, error)
+
+    for each in letters:
+        value, headers = letter_text(each.letter), list(each.headers)
+        while True:
+            try:
+                producer.produce(topic, value, key=each.key, headers=headers, on_delivery=told(each))
+                break
+            except BufferError:
+                producer.poll(0.01)
+            except KafkaException as error:
+                delivered(each, error.args[0])
+                break
+    if producer.flush(_REQUEST_S):
+        raise SinkError(f"{where}: no answer within {_REQUEST_S:g} s; allowed: a cluster that answers")
+    if failed:
+        raise KafkaException(failed[0])
+    return found
+
+
+def _headers_shown(headers: Iterable[tuple[str, bytes | None]]) -> str:
+    """Return headers as JSON: the first of them, and the start of their names and values, if there are too many bytes
+    for a field of a dead letter."""
+    shown: list[tuple[str, str | None]] = []
+    left = MAX_LETTER // 5
+    for name, value in headers:
+        # They are JSON within JSON: quotes are escaped twice.
+        text = _shown(value)
+        pair = cut_text(name, left // 8), None if text is None else cut_text(text, left // 4)
+        left -= len(json.dumps(json.dumps(pair, ensure_ascii=False)))
+        if left < 0:
+            break
+        shown.append(pair)
+    return json.dumps(shown, ensure_ascii=False)
 
 
 def _bytes(text: str | None) -> bytes | None:

@@ -8,6 +8,7 @@ rules are those of ``dataplane.fences``; ``kafka_offsets`` has the state that th
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import repeat
@@ -37,7 +38,8 @@ _HEADERS: Final = re.compile(r"MAP<|ARRAY<STRUCT<(?=.*\bkey:)(?=.*\bvalue:)", re
 METADATA: Final = ("key", "topic", "partition", "offset", "timestamp", "headers")
 """Columns that may be the record's own and no fields of its value. Partition and offset are those of another topic."""
 MAX_LETTER: Final = 500_000
-"""Characters of a record in a dead letter: a record that is too large for its topic is too large for this one, too."""
+"""Bytes of a record in the JSON of a dead letter, of each other field a fifth: a record that is too large for its topic
+is too large for this one, too."""
 
 _ROW_ERRORS: Final = (
     "MSG_SIZE_TOO_LARGE",
@@ -444,8 +446,24 @@ def _check_avro(names: Sequence[str], settings: KafkaSinkSettings) -> None:
 
 
 def letter_text(letter: DeadLetter) -> bytes | str | None:
-    """Return the value of a dead letter's record: a JSON object."""
-    return text_of({**letter, "record": letter.get("record", "")[:MAX_LETTER]})
+    """Return the value of a dead letter's record: a JSON object, whose fields are cut (``MAX_LETTER``)."""
+    whole = {**letter, "record": letter.get("record", "")}
+    return text_of({name: cut_text(text, MAX_LETTER // (1 if name == "record" else 5)) for name, text in whole.items()})
+
+
+def cut_text(text: str, most: int) -> str:
+    """Return the start of a text that has at most so many bytes in JSON: a character takes up to 12 there."""
+    text = text[:most]
+    written = json.dumps(text)[1:-1]
+    if len(written) <= most:
+        return text
+    found = ""
+    for end in range(most, most - 6, -1):
+        # Not within the six characters of an escape.
+        with contextlib.suppress(ValueError):
+            found = json.loads(f'"{written[:end]}"')
+            break
+    return found[:-1] if "\ud800" <= found[-1:] <= "\udbff" else found
 
 
 class _BadRow(Exception):
