@@ -11,7 +11,7 @@ import os
 import stat
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from .errors import NO_VALUE, ConfigError
@@ -58,12 +58,40 @@ def check_private(path: Path, found: os.stat_result, field: str) -> None:
         raise ConfigError(field, path, ALLOWED, is_path=True)
 
 
-def temporary_parent() -> Path:
+_outer: list[str] = []
+"""What was the directory for temporary files, outside of each block of ``temporary_files_in``, which changes it."""
+
+
+@contextmanager
+def temporary_files_in(directory: Path) -> Iterator[None]:
+    """Have this process and those that it starts place their temporary files below a directory."""
+    before, variable, outer = tempfile.tempdir, os.environ.get(TEMPORARY), ""
+    with suppress(FileNotFoundError):  # none can be written
+        outer = tempfile.gettempdir()
+    _outer.append(outer)
+    tempfile.tempdir = os.environ[TEMPORARY] = str(directory)
+    try:
+        yield
+    finally:
+        tempfile.tempdir = before
+        _outer.pop()
+        if variable is None:
+            del os.environ[TEMPORARY]
+        else:
+            os.environ[TEMPORARY] = variable
+
+
+def temporary_parent(*, shared: bool = False) -> Path:
     """The directory for temporary files of this process.
+
+    Args:
+        shared: the one outside of ``temporary_files_in``, which other processes of this user have, too.
 
     Raises:
         ConfigError: none can be written.
     """
+    if shared and _outer and _outer[0]:
+        return Path(_outer[0])
     try:
         return Path(tempfile.gettempdir())
     except FileNotFoundError as error:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
@@ -113,6 +114,7 @@ class CoordinatorMetrics(MetricSource):
         self._clock: Callable[[], float] = time.monotonic
         self._appends = Window()
         self.turns = 0
+        self._has_ended = False  # changed by ``end``
         self._records = self._failed_appends = self._late = self._fenced = 0
         self._rebalances: dict[str, FinishedRebalances] = {}
 
@@ -124,8 +126,11 @@ class CoordinatorMetrics(MetricSource):
         register(self)
 
     def end(self) -> None:
-        """The coordinator has stopped serving."""
+        """The coordinator has stopped serving. A second call has no effect."""
         unregister(self)
+        if self._is_partition and not self._has_ended:
+            self._has_ended = True
+            _ended.update({name: value for name, value in self.own().items() if name.endswith("-total")})
 
     def now_s(self) -> float:
         """Seconds on the event loop's clock."""
@@ -169,12 +174,20 @@ class CoordinatorMetrics(MetricSource):
 
     def beside(self, earlier: MetricSource) -> MetricSource:
         """A process that serves several partitions of a log exports their sums."""
-        if not isinstance(self._log, SharedLog) or self._log.partitions == 1:
+        if not self._is_partition or not isinstance(earlier, CoordinatorMetrics | _Partitions):
             return self
         return _Partitions([*(earlier.all if isinstance(earlier, _Partitions) else [earlier]), self])
 
+    @property
+    def _is_partition(self) -> bool:
+        return isinstance(self._log, SharedLog) and self._log.partitions > 1
+
     def values(self) -> Mapping[str, Value]:
         """See ``MetricSource.values``."""
+        return _with_ended(self.own()) if self._is_partition else self.own()
+
+    def own(self) -> Mapping[str, Value]:
+        """Those of this term alone."""
         appends, now_s = self._appends, self._clock()
         return {
             "groups": len(self._groups.group_ids()),
@@ -208,6 +221,14 @@ class CoordinatorMetrics(MetricSource):
         return parts
 
 
+_ended: Final[Counter[str]] = Counter()
+"""The totals of the terms of partitions that have ended in this process: sums without them would decrease."""
+
+
+def _with_ended(values: Mapping[str, Value]) -> Mapping[str, Value]:
+    return {name: float(each or 0) + _ended[name] if name in _ended else each for name, each in values.items()}
+
+
 class _Partitions(MetricSource):
     """The partitions that a process serves.
 
@@ -217,18 +238,18 @@ class _Partitions(MetricSource):
 
     scope: ClassVar[Scope] = "coordinator"
 
-    def __init__(self, all_of: Sequence[MetricSource]) -> None:
+    def __init__(self, all_of: Sequence[CoordinatorMetrics]) -> None:
         self.labels: Mapping[str, str] = {}
         self.all = all_of
 
     def values(self) -> Mapping[str, Value]:
-        found = [each.values() for each in self.all]
+        found = [each.own() for each in self.all]
         numbers = {name: [float(each[name] or 0) for each in found] for name in found[0]}
         summed: dict[str, Value] = {name: sum(values) for name, values in numbers.items()}
         appends = sum(numbers["append-total"])
         times = zip(numbers["append-avg-time-ms"], numbers["append-total"], strict=True)
         return {
-            **summed,
+            **_with_ended(summed),
             "epoch": max(numbers["epoch"]),
             "log-writable": min(numbers["log-writable"]),
             "append-max-time-ms": max(numbers["append-max-time-ms"]),

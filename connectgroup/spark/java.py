@@ -179,7 +179,8 @@ def cache_directory() -> Path:
             writable = True
         if writable:
             return at_home
-    return temporary_parent() / f"connectgroup-cache-{os.geteuid()}"
+    # Not the one of a worker's scratch, which is deleted with it.
+    return temporary_parent(shared=True) / f"connectgroup-cache-{os.geteuid()}"
 
 
 # --------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..errors import ConfigError
-from ..private import temporary_parent
+from ..private import temporary_files_in, temporary_parent
 
 MARKER = ".connectgroup-worker"
 
@@ -82,16 +82,8 @@ class Scratch:
         """
         directory = self.path / "tmp"
         directory.mkdir(mode=0o700)
-        before, variable = tempfile.tempdir, os.environ.get("TMPDIR")
-        tempfile.tempdir = os.environ["TMPDIR"] = str(directory)
-        try:
+        with temporary_files_in(directory):
             yield
-        finally:
-            tempfile.tempdir = before
-            if variable is None:
-                del os.environ["TMPDIR"]
-            else:
-                os.environ["TMPDIR"] = variable
 
     def leave(self) -> None:
         """Leave the directory to the next process of the same worker: ``remove`` will have no effect."""

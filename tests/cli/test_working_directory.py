@@ -16,6 +16,7 @@ import pytest
 from connectgroup.errors import ConfigError
 from connectgroup.spark.java import cache_directory, make_script
 from connectgroup.transport.credentials import announce
+from connectgroup.worker.scratch import Scratch
 
 from ..integration.processes import COMMAND, Program, run_command
 from .connector_files import connector_file
@@ -105,6 +106,11 @@ def test_home_directory_that_cannot_be_written_needs_no_setting(
     monkeypatch.setenv("HOME", str(tmp_path / "file" / "home"))
     cache = cache_directory()
     assert cache == tmp_path / f"connectgroup-cache-{os.geteuid()}"
+    scratch = Scratch(tmp_path / "scratch", "w")
+    with scratch.for_temporary_files():
+        assert tempfile.gettempdir().startswith(str(scratch.path))
+        assert cache_directory() == cache, "all workers of a user have one, which outlives them"
+    scratch.remove()
     script = make_script(cache, "java", "exit 0\n")
     assert script.exists()
     assert cache.stat().st_mode & 0o777 == 0o700

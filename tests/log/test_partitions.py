@@ -344,6 +344,16 @@ async def test_groups_of_several_owners_are_served_by_whichever_address(
         await until(are_exported)
 
 
+def records_written() -> float:
+    """Of all coordinators in this process."""
+    (sample,) = next(
+        samples
+        for metric, samples in snapshot().items()
+        if metric.exported == "connectgroup_coordinator_append_records_total"
+    )
+    return sample.value
+
+
 async def ask(server: CoordinatorServer, request: Any) -> Any:
     return await parts_of(server).handle(request, client_host="test")
 
@@ -361,8 +371,10 @@ async def test_clean_stop_and_a_new_coordinator_move_partitions_one_by_one(
         async with cluster.admin() as admin:
             for group_id in GROUPS:
                 await put(admin, group_id)
+            written = records_written()
             await cluster.remove(first)
             await cluster.owned(4, 4)
+            assert records_written() >= written > 0, "a total never decreases"
             assert tuple(each.group_id for each in await admin.list_groups()) == tuple(sorted(GROUPS))
             for group_id in GROUPS:
                 await put(admin, group_id, "d")
