@@ -294,6 +294,11 @@ async def test_the_last_hour_goes_on_at_the_next_coordinator(stops: bool) -> Non
         await ask(second, beat("a", epoch, progress=(written(owner_epoch, rows + 7, letters=3),)))
         (later,) = (await described(second, points=60)).connectors[0].history
         assert (sum(later.rows), sum(later.errors), later.lag[-1]) == (sum(after.rows) + 7, 3, 5)
+        failed = replace(runs[0], state=UnitState.FAILED, message="no such table")
+        await ask(second, beat("a", epoch, statuses=(failed,)))
+        another = await coordinators.enter_async_context(serving(MemoryLog(storage), wall_clock_ms=clock))
+        (kept,) = (await described(another, points=60)).connectors[0].history
+        assert sum(kept.rows) == sum(after.rows), "the record of a status replaces the one with the history"
     clock.ms += 2 * INTERVALS * INTERVAL_MS
     async with serving(MemoryLog(storage), wall_clock_ms=clock) as third:
         assert not (await described(third)).connectors[0].history, "an hour, not more"
