@@ -1063,7 +1063,7 @@ public class SinkRun implements SinkTaskContext {
   private final Converter keys;
   private final Converter values;
   private final HeaderConverter headers;
-  /** Topic partition to the offset that follows the last record that put has got. */
+  /** Topic partition to the offset up to which put has got all records. */
   private final Map current = new HashMap();
   private final Set assigned = new HashSet();
   private final Set paused = new HashSet();
@@ -1167,6 +1167,21 @@ public class SinkRun implements SinkTaskContext {
       allocator.close();
       file.close();
       leave();
+    }
+  }
+
+  /**
+   * Everything before these offsets has been put: lists of topic, number, next offset. Behind the last record there may be
+   * gaps, and a partition that begins at its end has an offset before it has a record.
+   */
+  public void reach(String json) throws Exception {
+    Iterator each = ((List) Json.MAPPER.readValue(json, List.class)).iterator();
+    while (each.hasNext()) {
+      List entry = (List) each.next();
+      TopicPartition at = new TopicPartition((String) entry.get(0), ((Number) entry.get(1)).intValue());
+      long end = ((Number) entry.get(2)).longValue();
+      OffsetAndMetadata known = (OffsetAndMetadata) current.get(at);
+      if (known == null || known.offset() < end) current.put(at, new OffsetAndMetadata(end));
     }
   }
 

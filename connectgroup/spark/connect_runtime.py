@@ -507,13 +507,17 @@ class JavaSinkTask:
 
     def open(self, positions: Mapping[str, int | None]) -> dict[str, int]:
         """Add partitions, with the offsets at which they begin; return those at which the plug-in wants to begin."""
-        parts = [(*name.rpartition("-")[::2], at) for name, at in positions.items()]
-        text = json.dumps([[topic, int(number), at] for topic, number, at in parts])
+        text = _offsets_text(positions)
         return _offsets(self._call(lambda: self._task.open(text)))
 
     def put(self, path: Path) -> None:
         """Hand over the records of a file."""
         self._call(lambda: self._task.put(str(path)))
+
+    def reach(self, ends: Mapping[str, int]) -> None:
+        """Say up to which offsets all records have been handed over."""
+        text = _offsets_text(ends)
+        self._call(lambda: self._task.reach(text))
 
     def commit(self, *, is_idle: bool) -> dict[str, int]:
         """Return the offsets up to which records are durable; while there are no records, let the plug-in work."""
@@ -534,6 +538,11 @@ class JavaSinkTask:
             return _called(self._runtime, self._what, self._secrets, call)
         except SourceError as error:
             raise SinkError(str(error)) from None
+
+
+def _offsets_text(positions: Mapping[str, int | None]) -> str:
+    parts = [(*name.rpartition("-")[::2], at) for name, at in positions.items()]
+    return json.dumps([[topic, int(number), at] for topic, number, at in parts])
 
 
 def _offsets(text: str) -> dict[str, int]:

@@ -697,6 +697,28 @@ def test_sink_task_begins_where_the_plugin_says(cluster: Cluster, tmp_path: Path
     assert records_in(tmp_path) == [f"0 {n} k{n} {{n={n}}}" for n in (2, 3, 4)]
 
 
+def test_partition_without_a_new_record_begins_at_its_end_once(cluster: Cluster, tmp_path: Path, kafka: str) -> None:
+    """With ``latest``, also for the next owner of the task: what was there before the connector is not read."""
+    name = f"t-{uuid.uuid4().hex[:8]}"
+    make_topic(kafka, name, 2)
+    put_records(kafka, name, range(5))
+    config = appending(tmp_path, kafka, name) | {"source.starting.offsets": "latest"}
+    run = cluster.start(config)
+
+    def has_read() -> bool:
+        produce(kafka, name, [(1, "new", '{"n": 5}')])
+        return sum(run.rows) > 0
+
+    run.wait(has_read)
+    run.task.stop()
+    assert group_offsets(kafka, name) == [5]
+    put_records(kafka, name, range(6, 7))
+    again = cluster.start(config, epoch=2)
+    again.wait(lambda: any(line.startswith("0 ") for line in records_in(tmp_path)))
+    again.task.stop()
+    assert [line for line in records_in(tmp_path) if line.startswith("0 ")] == ["0 5 k6 {n=6}"]
+
+
 def test_what_a_sink_plugin_throws_is_the_error_of_its_task(
     cluster: Cluster, tmp_path: Path, kafka: str, topic_name: str
 ) -> None:

@@ -202,6 +202,8 @@ class ConnectSink(DeadLetterSink):
                 if rows.num_rows:
                     _write_records(rows, self._file)
                     task.put(self._file)
+                # Also without a record: partitions that have a position are not taken for new ones.
+                task.reach({each.slice: int(each.end) for each in ranges})
                 self._letters += map(LetterRecord, dead_letters)
                 self._advance(task, is_idle=False)
                 if isinstance(dead_letters, DeadLetters):
