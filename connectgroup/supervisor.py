@@ -447,10 +447,11 @@ class Supervisor:
         """The workers, and those that are about to replace one."""
         return [*self.workers.values(), *(each.replacement for each in self.workers.values() if each.replacement)]
 
-    def _beside(self, work: Coroutine[Any, Any, None]) -> None:
+    def _beside(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         self._telling.add(task)
         task.add_done_callback(self._telling.discard)
+        return task
 
     def _begin_replacement(self, worker: WorkerProcess) -> None:
         """A worker asks to be restarted."""
@@ -548,8 +549,7 @@ class Supervisor:
         code = await process.wait()
         end_group(process.pid)
         self._forget_pid(worker, process.pid)
-        if self._spark is not None:
-            self._beside(self._spark.release(process.pid))
+        released = self._beside(self._spark.release(process.pid)) if self._spark is not None else None
         if worker.replacement is not None:
             # ``_replace`` lets the next process join. If this one has died, the group must know before.
             if not worker.released.is_set():
@@ -579,6 +579,9 @@ class Supervisor:
                 return
             logger.error("%s %s", worker.name, ending(code))
         if self._restart or restarts:
+            if released is not None:
+                # The next process deletes the files of this one, which Spark would write again for its queries.
+                await asyncio.wait({released})
             await self._start_again(worker, at_once=restarts)
 
     def _stays_away(self, worker: WorkerProcess) -> None:

@@ -183,7 +183,7 @@ def make_flow(name: str, root: Path, request: pytest.FixtureRequest) -> kinds.Fl
             settings = kinds.from_table(url, "source_rows")
         case "debezium":
             url = server("postgres", request)
-            jars = Path(server("debezium", request), "debezium-postgres")
+            jars = Path(server("debezium", request), "debezium-postgres-3.6.1")
             shutil.copytree(jars, Path(os.environ[JAVA_PLUGINS], jars.name), dirs_exist_ok=True)
             table = f"changes_{sink}"
             feeder = kinds.TableFeeder(root / "source", url, table)

@@ -44,6 +44,13 @@ class Run:
         return self.errors[0]
 
 
+def streams_of_task() -> set[str]:
+    """The streaming queries of ``Bench`` that run: not those with which a session warms up."""
+    from connectgroup.spark.session import spark_session
+
+    return {query.id for query in spark_session().streams.active if query.name.startswith("flights")}
+
+
 class Bench:
     """A directory of input, a sink, and tasks between them.
 

@@ -33,7 +33,6 @@ from connectgroup.dataplane.source import Source
 from connectgroup.errors import ConfigError
 from connectgroup.spark import driving
 from connectgroup.spark.query import SparkTask
-from connectgroup.spark.session import spark_session
 from connectgroup.spark.sinks import kafka_offsets
 from connectgroup.spark.sinks.connect import LetterRecord, write_letters
 from connectgroup.spark.sinks.kafka import MAX_LETTER, KafkaSink, KafkaSinkSettings, letter_text
@@ -48,7 +47,7 @@ from connectgroup.testing.contracts.source import SourceContract, read
 from tests.integration.processes import free_ports
 from tests.volume import ci_only
 
-from .conftest import Bench, Run, wait
+from .conftest import Bench, Run, streams_of_task, wait
 from .kafka_topics import add_partitions, committed, delete_records, delete_topic, make_topic, produce, times, topic
 
 
@@ -385,9 +384,9 @@ def test_files_of_records_are_those_that_pass_through_java(
     for epoch, bench.passes_java, small in ((1, True, 0), (2, False, 1_000), (3, False, 0)):
         monkeypatch.setattr(kafka_source, "SMALL_RECORDS", small)
         bench.output = tmp_path / f"out-{epoch}"
-        before = {query.id for query in spark_session().streams.active}
+        before = streams_of_task()
         run = bench.start(epoch, source_max_rows_per_batch="20", **source)  # type: ignore[arg-type]
-        assert len({query.id for query in spark_session().streams.active} - before) == bench.passes_java
+        assert len(streams_of_task() - before) == bench.passes_java
         try:
             run.wait(lambda: positions_in(bench.output) == ends)
         finally:
