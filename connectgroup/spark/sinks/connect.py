@@ -106,7 +106,8 @@ class ConnectSink(DeadLetterSink):
     those of the consumer group `connect-NAME`. Converters are Java classes (`key.converter`, `value.converter`,
     `header.converter`). With `errors.tolerance=all`, a record that cannot be converted or transformed, or that the
     plug-in reports (`errantRecordReporter`), is a dead letter in a topic of the same cluster, which is created if it is
-    missing, with the key and the headers of the record; the offset of a record is committed after its dead letter.
+    missing, with the key and the headers of the record unless they are too large for it; the offset of a record is
+    committed after its dead letter.
     """
 
     Settings = ConnectSinkSettings
