@@ -48,7 +48,7 @@ def streams_of_task() -> set[str]:
     """The streaming queries of ``Bench`` that run: not those with which a session warms up."""
     from connectgroup.spark.session import spark_session
 
-    return {query.id for query in spark_session().streams.active if query.name.startswith("flights")}
+    return {query.id for query in spark_session().streams.active if (query.name or "").startswith("flights")}
 
 
 class Bench:

@@ -111,7 +111,7 @@ def test_tasks_say_that_spark_starts_and_do_not_run_before(tmp_path: Path) -> No
     # The locale is one in which Java knows no letters but ASCII; and another Spark is installed, or was.
     with flow.up(JAVA_HOME=str(home), LC_ALL="C", SPARK_HOME=str(tmp_path / "none")) as up:
         at = up.line_with("coordinator at ").removeprefix("coordinator at ").partition(",")[0]
-        assert up.line_with(" | 0 workers | ").startswith("starting Spark, 0 s"), "Spark starts beside the workers"
+        assert up.line_with(" | 0 workers | ").startswith("starting Spark, "), "Spark starts beside the workers"
 
         def shown() -> bool:
             text = call_command("connectors", "status", "c", "--coordinator", at).out
