@@ -81,7 +81,7 @@ def read(consumer: Consumer, count: int) -> list[str]:
 
 def rewind(consumer: Consumer) -> list[tuple[int, int]]:
     """Read from the committed offsets again; return them by partition."""
-    from confluent_kafka import OFFSET_BEGINNING, KafkaException
+    from confluent_kafka import KafkaException
 
     # A partition with an error has no offset either: to read it from its beginning is to read it twice.
     committed = consumer.committed(consumer.assignment(), 30)
@@ -89,7 +89,10 @@ def rewind(consumer: Consumer) -> list[tuple[int, int]]:
         time.sleep(0.1)
         committed = consumer.committed(consumer.assignment(), 30)
     for each in committed:
-        each.offset = each.offset if each.offset >= 0 else OFFSET_BEGINNING
+        if each.offset < 0:
+            # Not OFFSET_BEGINNING: librdkafka asks the broker where that is, and an answer that comes after the next
+            # rewind would undo that one.
+            each.offset = consumer.get_watermark_offsets(each, 30)[0]
         with suppress(KafkaException):  # it has just been revoked
             consumer.seek(each)
     return [(each.partition, each.offset) for each in committed]
