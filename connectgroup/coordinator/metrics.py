@@ -312,9 +312,7 @@ class SharedLogMetrics(MetricSource):
         return {
             "serving": bool(self._served()),
             "served-partitions": len(self._served()),
-            "unserved-partitions": None
-            if self._found is None
-            else sum(all(each.epoch < 0 for each in one.coordinators) for one in self._found),
+            "unserved-partitions": None if self._found is None else sum(each.owner is None for each in self._found),
             "standbys": None if self._found is None else sum(each.epoch < 0 for each in self._coordinators()),
             "last-failover-timestamp": found.failover_ms if has_predecessor else None,
             "last-failover-time-ms": found.failover_took_ms if has_predecessor else None,
@@ -323,7 +321,8 @@ class SharedLogMetrics(MetricSource):
 
     def parts(self) -> Iterable[MetricSource]:
         """The log and its coordinators."""
-        return (self, *(_SharedLogCoordinator(each, self._owned(each)) for each in self._coordinators()))
+        owned = Counter(each.owner.address for each in self._found or () if each.owner is not None)
+        return (self, *(_SharedLogCoordinator(each, owned[each.address]) for each in self._coordinators()))
 
     def _coordinators(self) -> Sequence[Candidate]:
         """Each coordinator once: those that own a partition as owners."""
@@ -334,14 +333,6 @@ class SharedLogMetrics(MetricSource):
                 if before is None or (before.epoch < 0 <= each.epoch):
                     found[each.address] = each
         return list(found.values())
-
-    def _owned(self, coordinator: Candidate) -> int:
-        """How many partitions a coordinator owns."""
-        return sum(
-            each.epoch >= 0 and each.address == coordinator.address
-            for ownership in self._found or ()
-            for each in ownership.coordinators
-        )
 
 
 class _SharedLogCoordinator(MetricSource):

@@ -7,7 +7,7 @@ NOT_COORDINATOR each; a list of all groups has those of the partitions that are 
 Ownership is balanced: of the coordinators that take part, none owns two partitions more than another. The one that owns
 the most hands a partition over to the one that owns the fewest, one at a time, and each only once the one before is
 served again. It names its successor in the log, and the others leave the partition to that one for ``YIELD_S``. If the
-successor does not take it, whoever comes first does, and this one hands it nothing for ``REFUSED_S``.
+successor does not take it, the first that tries does, and this one hands it nothing for ``REFUSED_S``.
 
 With one partition, which is the default, this is its ``ElectedCoordinator`` and nothing else.
 
@@ -36,7 +36,7 @@ from ..protocol.messages.cluster import (
 from ..protocol.messages.describe import DescribeResponse, ListGroupsRequest, ListGroupsResponse
 from ..protocol.messages.rejected import error_of
 from ..protocol.units import partition_of, printable
-from ..transport.group_access import OF_ALL, SEVERAL
+from ..transport.group_access import OF_ALL, SEVERAL, group_of, groups_asked
 from ..transport.tcp_server import found_coordinators
 from .election import ElectedCoordinator
 from .runtime import Coordinator
@@ -144,23 +144,22 @@ class PartitionedCoordinator:
             return await self._described(request)
         if isinstance(request, FindCoordinatorRequest):  # of a client in this process; the port responds itself
             return found_coordinators(request, self.find)
-        several = SEVERAL.get(type(request))
-        asked: tuple[Any, ...] = getattr(request, several.asked) if several is not None else ()
-        if several is None or not asked:
+        if not (asked := groups_asked(request)):
             if isinstance(request, OF_ALL):
                 return await self._listed(request, handled)
             return cast(Response, await handled(self.part_of(getattr(request, "group_id", "")), request))
 
+        several = SEVERAL[type(request)]
         by_part: dict[ElectedCoordinator, list[Any]] = {}
         for each in asked:
-            by_part.setdefault(self.part_of(getattr(each, "group_id", each)), []).append(each)
+            by_part.setdefault(self.part_of(group_of(each)), []).append(each)
         responses = [
             await handled(part, replace(cast(Any, request), **{several.asked: tuple(groups)}))
             for part, groups in by_part.items()
         ]
         if len(responses) == 1:
             return cast(Response, responses[0])
-        order = {getattr(each, "group_id", each): position for position, each in enumerate(asked)}
+        order = {group_of(each): position for position, each in enumerate(asked)}
         entries = sorted(
             (entry for each in responses for entry in getattr(each, several.answered)),
             key=lambda entry: order.get(entry.group_id, 0),
@@ -263,9 +262,9 @@ class PartitionedCoordinator:
                 continue
             if handed is not None:
                 number, successor = handed
-                owner = next((each.address for each in found[number].coordinators if each.epoch >= 0), "")
+                owner = _owner_of(found[number])
                 if not owner or (owner == self._log.address and self.parts[number].serving is None):
-                    continue  # nobody serves it yet
+                    continue  # it is not served yet
                 if owner != successor:
                     logger.warning("the coordinator at %s has not taken partition %d", printable(successor), number)
                     refused[successor] = loop.time() + REFUSED_S
@@ -281,6 +280,11 @@ class PartitionedCoordinator:
                 await asyncio.shield(self._handing_over)
 
 
+def _owner_of(ownership: Ownership) -> str:
+    """The address of the owner; empty: there is none, or one that serves nothing, such as ``groups recover``."""
+    return "" if ownership.owner is None else ownership.owner.address
+
+
 def surplus_of(
     address: str, found: Sequence[Ownership], without: set[str] | frozenset[str] = frozenset()
 ) -> tuple[int, str] | None:
@@ -291,7 +295,7 @@ def surplus_of(
         found: who owns each partition and who stands by for it.
         without: addresses of coordinators that are to get none.
     """
-    owners = [next((each.address for each in ownership.coordinators if each.epoch >= 0), "") for ownership in found]
+    owners = [_owner_of(ownership) for ownership in found]
     if not all(owners):
         return None  # a fail-over is under way
     owned = Counter(owners)

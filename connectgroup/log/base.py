@@ -160,6 +160,11 @@ class Ownership:
     failover_took_ms: int = -1
     failover_cause: str = ""
 
+    @property
+    def owner(self) -> Candidate | None:
+        """The owner; ``None``: there is none."""
+        return next((each for each in self.coordinators if each.epoch >= 0), None)
+
 
 NONE_STOOD_BY: Final = "no coordinator stood by"
 """``Ownership.failover_cause`` of an owner that was started when its predecessor had ended: no fail-over, but a gap."""

@@ -39,7 +39,7 @@ from ..telemetry.metrics import MetricSource, Value, register, unregister
 from ..wire.table import TABLE
 from .access_rules import ANONYMOUS, AccessOperation
 from .base import reason
-from .group_access import NEEDS, needed
+from .group_access import NEEDS, group_of, groups_asked, needed
 
 MAX_QUEUED: Final = 10_000
 """Lines that wait for the disk."""
@@ -327,15 +327,10 @@ def _resources(request: Any) -> list[dict[str, str]]:
     if found:
         return found
     operation = NEEDS.get(type(request)) or AccessOperation.ALTER
-    names = next((getattr(request, each) for each in _SEVERAL if hasattr(request, each)), ())
     return [
-        {"operation": operation.value, "group": printable(getattr(each, "group_id", each), limit=MAX_TEXT)}
-        for each in names
+        {"operation": operation.value, "group": printable(group_of(each), limit=MAX_TEXT)}
+        for each in groups_asked(request)
     ]
-
-
-_SEVERAL: Final = ("group_ids", "groups_names", "groups", "coordinator_keys")
-"""The fields with the groups of a request about several."""
 
 
 def _change(request: Any) -> object:

@@ -40,7 +40,7 @@ from ..protocol.messages.rejected import error_of, rejected
 from ..protocol.units import partition_of, printable
 from .access import Access
 from .base import Client
-from .group_access import SEVERAL
+from .group_access import group_of, groups_asked
 from .tcp_client import TcpClient
 
 PAUSES: Final = BackOff(first_s=0.2, max_s=0.4)
@@ -307,9 +307,7 @@ def _group_of(request: Request) -> str:
     """The group that a request is about, the first one of several; empty: none."""
     if group_id := getattr(request, "group_id", ""):
         return str(group_id)
-    several = SEVERAL.get(type(request))
-    first = next(iter(getattr(request, several.asked)), "") if several is not None else ""
-    return str(getattr(first, "group_id", first))
+    return group_of(next(iter(groups_asked(request)), ""))
 
 
 def _is_for_another(request: Request, response: Response) -> bool:

@@ -319,17 +319,17 @@ class AuthorizedHandler:
         if getattr(request, "group_id", ""):
             denial = self._denies(request, needed(request))
             return rejected(request, CODE, denial) if denial else await allowed(request)
-        several = SEVERAL.get(type(request))
-        asked: tuple[Any, ...] = getattr(request, several.asked) if several is not None else ()
-        if several is None or not asked:
+        if not (asked := groups_asked(request)):
             # Requests about all groups, and those that name none.
             response = await allowed(request)
             return self._listed(request, response) if isinstance(request, OF_ALL) else response
 
+        several = SEVERAL[type(request)]
+
         def about(*groups: Any) -> Any:
             return replace(cast(Any, request), **{several.asked: groups})
 
-        denials = {each: self._denial_of(request, getattr(each, "group_id", each)) for each in asked}
+        denials = {each: self._denial_of(request, group_of(each)) for each in asked}
         permitted = [each for each in asked if not denials[each]]
         responses: list[Any] = []
         if permitted:
@@ -440,3 +440,14 @@ SEVERAL: Final[Mapping[type, Several]] = {
     FindCoordinatorRequest: Several("coordinator_keys", "coordinators"),
 }
 """The requests about several groups."""
+
+
+def groups_asked(request: Request) -> tuple[Any, ...]:
+    """The entries of a request about several groups, see ``group_of``; none: it names none."""
+    several = SEVERAL.get(type(request))
+    return () if several is None else getattr(request, several.asked)
+
+
+def group_of(entry: Any) -> str:
+    """The group that an entry names: an id, or an object that has one."""
+    return str(getattr(entry, "group_id", entry))

@@ -59,16 +59,16 @@ logger = logging.getLogger(__name__)
 
 def found_coordinators(request: FindCoordinatorRequest, find: FindCoordinator) -> Response:
     """The response to FindCoordinator, for its key or for each of its keys."""
-    nobody = "no coordinator owns the log at present"
+    unowned = "no coordinator owns the log at present"
     keys = request.coordinator_keys or (request.key,)
     found = {key: find(key) for key in keys}
     if not any(found.values()):
-        return refusal(FIND_COORDINATOR, CoordinatorNotAvailable.code, nobody)
+        return refusal(FIND_COORDINATOR, CoordinatorNotAvailable.code, unowned)
     first = next(each for each in found.values() if each is not None)
     named = []
     for key in request.coordinator_keys:
         host, port, node_id = found[key] or ("", -1, -1)
-        code, message = (0, None) if found[key] is not None else (CoordinatorNotAvailable.code, nobody)
+        code, message = (0, None) if found[key] is not None else (CoordinatorNotAvailable.code, unowned)
         named.append(
             FoundCoordinator(key=key, node_id=node_id, host=host, port=port, error_code=code, error_message=message)
         )

@@ -447,11 +447,11 @@ class KafkaBatches(PartReader):
         for name, records in waiting.items():
             # Each partition has a share of the batch, as of the records that wait.
             taken = records if total <= most else max(1, records * most // total)
-            end[name] = self._source.position(name.rpartition("-")[0], firsts[name] + taken)
+            end[name] = self._source.position(self._source.topic_of(name), firsts[name] + taken)
         for name, first in firsts.items():
             if first and name not in end:
                 # The first batch commits where a partition begins, also without records: it begins there once.
-                end[name] = self._source.position(name.rpartition("-")[0], first)
+                end[name] = self._source.position(self._source.topic_of(name), first)
         return end
 
     def parts(self, ranges: Sequence[Range]) -> list[tuple[str, Range]]:
