@@ -32,7 +32,7 @@ class PartFiles:
         new_file: returns the path under which the task commits a file.
         encode: writes rows to an open file.
         wanted: a file that exists while the task wants parts. Spark ends a job without waiting for the Python processes
-            that work for it: one of them may complete a file after the task has deleted the others.
+            that work for it: one of them may begin or complete a file after the task has deleted the others.
     """
 
     new_file: Callable[[], Path]
@@ -40,25 +40,16 @@ class PartFiles:
     wanted: Path
 
     def __call__(self, rows_of: Range, batches: Iterator[pa.RecordBatch]) -> Iterator[Part]:
-        """Yield a part for each file; no file has no rows.
+        """Yield a part for each file; no file has no rows. Once the task wants none, the next part is the last, without
+        a file: the commit of a task that was fenced says so, and any other commit fails for want of the file.
 
         Raises:
             SinkError: a file cannot be written.
         """
         for rows in _tables(batches):
             path = self.new_file()
-            hidden = hidden_name(path)
-            try:
-                size = write_synced(hidden, partial(self.encode, rows), lists=False)
-                # Looked at after the file is there, as the task deletes it before it looks for files: one of the two
-                # sees the other.
-                if not self.wanted.exists():
-                    remove_file(hidden)  # The part is returned: a task that was fenced learns that by its commit.
-            except BaseException as error:
-                remove_file(hidden)
-                if isinstance(error, OSError):
-                    raise SinkError(f"{path}: {disk_says(error)}") from error
-                raise
+            is_wanted = self.wanted.exists()
+            size = self._write(rows, path) if is_wanted else 0
             yield Part(
                 name=path.name,
                 slice=rows_of.slice,
@@ -68,6 +59,23 @@ class PartFiles:
                 bytes=size,
                 row_bytes=rows.nbytes,
             )
+            if not is_wanted:
+                return  # Spark kills this process: a file that it had begun would stay until the next owner.
+
+    def _write(self, rows: pa.Table, path: Path) -> int:
+        hidden = hidden_name(path)
+        try:
+            size = write_synced(hidden, partial(self.encode, rows), lists=False)
+            # Looked at after the file is there, as the task deletes it before it looks for files: one of the two sees
+            # the other.
+            if not self.wanted.exists():
+                remove_file(hidden)
+        except BaseException as error:
+            remove_file(hidden)
+            if isinstance(error, OSError):
+                raise SinkError(f"{path}: {disk_says(error)}") from error
+            raise
+        return size
 
 
 def hidden_name(path: Path) -> Path:
