@@ -33,12 +33,12 @@ if __name__ == "__main__":
     # Run as a script from any directory: the modules next to this file are imported as benchmarks.NAME.
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from connectgroup.cli.command import new_event_loop
 from connectgroup.consumer.client import GroupClient
 from connectgroup.consumer.offsets import committed
 from connectgroup.coordinator.compute import server_assignors
 from connectgroup.coordinator.listing import ConsumerGroups
 from connectgroup.coordinator.runtime import Coordinator
-from connectgroup.event_loop import new_event_loop
 from connectgroup.group.connect.settings import GroupSettings
 from connectgroup.group.consumer.settings import ConsumerSettings
 from connectgroup.log.memory import MemoryLog

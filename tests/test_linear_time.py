@@ -34,11 +34,19 @@ from connectgroup.spark.avro import columns_of as avro_columns
 from connectgroup.spark.errors import root_cause
 from connectgroup.spark.kafka_client import client_settings
 from connectgroup.spark.sources.catalog import is_slice_of
-from connectgroup.spark.sources.csv_header import check_header, columns_of, header_end, names_in
-from connectgroup.spark.sources.dialect import LineDialect, last_record_end, records_of
+from connectgroup.spark.sources.dialect import (
+    LineDialect,
+    check_header,
+    columns_of,
+    columns_of_objects,
+    columns_to_add,
+    header_end,
+    last_record_end,
+    names_in,
+    records_of,
+)
 from connectgroup.spark.sources.files import FileSource
 from connectgroup.spark.sources.identity import Identity
-from connectgroup.spark.sources.json_schema import columns_of_objects, columns_to_add
 from connectgroup.spark.sources.kafka import KafkaSourceSettings
 from connectgroup.spark.sources.lines import LineParser, LinePlace
 from connectgroup.spark.transforms.fields import parse_pairs

@@ -11,11 +11,10 @@ import os
 import select
 import sys
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from ..dataplane.java_plugins import set_plugin_path
 from ..errors import ConfigError, ConnectGroupError
-from ..event_loop import new_event_loop
 from ..loggers import FORMAT_VARIABLE, FORMATS, limit_repeats
 from .completion import complete
 from .errors import OptionNames, OptionsInLog, UsageError, report_error
@@ -121,3 +120,24 @@ def _on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> 
         logging.error("cannot accept a connection: %s; open connections are not affected", error.strerror)
     else:
         loop.default_exception_handler(context)
+
+
+def new_event_loop(kind: Literal["asyncio", "uvloop", "auto"]) -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Return the factory for ``asyncio.Runner``: asyncio's own (``None``), or uvloop's (the extra ``uvloop``).
+
+    Args:
+        kind: ``auto`` is uvloop's if it is installed.
+
+    Raises:
+        ConfigError: uvloop is not installed.
+    """
+    if kind == "asyncio":
+        return None
+    try:
+        import uvloop
+    except ImportError:
+        if kind == "auto":
+            return None
+        raise ConfigError("event loop", "uvloop, not installed", "pip install 'connectgroup[uvloop]'") from None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory

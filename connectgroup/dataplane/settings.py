@@ -7,7 +7,7 @@ Of the settings of other systems' clients a connector may have those on a list, 
 write a connector is not the user of the worker. Settings of clients read files, send what they contain, start programs,
 load code and switch checks off, and each version of a client has new ones. So each client has a list of what is known
 to do none of that (Kafka: ``spark.kafka_client``, PostgreSQL: ``postgres_store``, formats of Spark:
-``spark.sources.any_spark``, functions of Spark SQL: ``spark.transforms.functions``).
+``spark.sources.any_spark``, functions of Spark SQL: ``spark.transforms.expressions``).
 """
 
 from __future__ import annotations

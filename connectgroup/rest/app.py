@@ -26,7 +26,7 @@ from .errors import status_of
 from .events import Feeds
 from .guard import Guard, error_response
 from .operations import Operation, document
-from .routes import connectors, groups, loggers, metrics, offsets, page, plugins, root
+from .routes import connectors, groups, loggers, metrics, page, plugins, root
 
 VERSION: Final = "4.3.1-connectgroup"
 """The version of Kafka Connect's REST API that the routes follow."""
@@ -34,7 +34,6 @@ VERSION: Final = "4.3.1-connectgroup"
 OPERATIONS: Final[tuple[Operation, ...]] = (
     *root.OPERATIONS,
     *connectors.OPERATIONS,
-    *offsets.OPERATIONS,
     *plugins.OPERATIONS,
     *loggers.OPERATIONS,
     *groups.OPERATIONS,

@@ -14,7 +14,7 @@ from connectgroup.dataplane.settings import ALLOWED_SETTINGS
 from connectgroup.dataplane.transform import Place
 from connectgroup.errors import ConfigError
 from connectgroup.spark.transforms import expressions
-from connectgroup.spark.transforms.functions import FUNCTIONS, TABLE_FUNCTIONS
+from connectgroup.spark.transforms.expressions import FUNCTIONS, TABLE_FUNCTIONS
 from connectgroup.spark.transforms.rows import (
     ConditionSettings,
     Filter,

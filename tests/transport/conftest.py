@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from connectgroup.event_loop import new_event_loop
+from connectgroup.cli.command import new_event_loop
 
 ON_BOTH = ("test_tls.py", "test_tcp_server.py", "test_tcp_server_limits.py", "test_direct.py", "test_authentication.py")
 

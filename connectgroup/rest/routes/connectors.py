@@ -1,12 +1,12 @@
 """``/connectors``: create, describe, change, pause, resume, stop, restart and delete connectors; their tasks.
 
-Also the Kafka topics that a connector uses (KIP-558). The tasks report those that they read and write; the coordinator
-keeps them in memory. Kafka Connect stores them.
+Also their offsets (KIP-875), and the Kafka topics that a connector uses (KIP-558). The tasks report those that they
+read and write; the coordinator keeps them in memory. Kafka Connect stores them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 from urllib.parse import quote
@@ -14,7 +14,10 @@ from urllib.parse import quote
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from ...client import offsets
 from ...config import connector_validation
+from ...config.connector_offsets import changes_from, offsets_as_json
+from ...connector import PartitionOffset
 from ...errors import ConfigError, ConnectorAlreadyExists, ConnectorNotFound, GroupAuthorizationFailed, GroupIdNotFound
 from ...protocol.messages.common import config_of
 from ...protocol.messages.describe import DescribedConnector, DescribedUnit
@@ -312,6 +315,36 @@ async def _checked(request: Request, name: str, config: Mapping[str, str]) -> di
     return complete
 
 
+async def get_offsets(request: Request) -> Response:
+    """The committed offsets."""
+    context, name = request.app.state.context, request.path_params["name"]
+    found = await offsets.offsets(context.admin, context.group_id, name, off_loop, permissions=_permissions(request))
+    return JSONResponse(offsets_as_json(found))
+
+
+async def patch_offsets(request: Request) -> Response:
+    """Change the offsets of a stopped connector, all or none; a null offset forgets the partition."""
+    changes = changes_from(await read_object(request))
+    return await _alter(request, changes, "altered")
+
+
+async def delete_offsets(request: Request) -> Response:
+    """Forget all offsets of a stopped connector."""
+    return await _alter(request, None, "reset")
+
+
+async def _alter(request: Request, changes: Sequence[PartitionOffset] | None, verb: str) -> Response:
+    context, name = request.app.state.context, request.path_params["name"]
+    permissions = _permissions(request)
+    done = await offsets.alter(context.admin, context.group_id, name, changes, off_loop, permissions=permissions)
+    return JSONResponse({"message": offsets.outcome(verb, is_complete=done)})
+
+
+def _permissions(request: Request) -> offsets.Permissions:
+    """This process opens the sink's files itself, for its clients: none without a list."""
+    return offsets.Permissions(paths=request.app.state.context.allowed_paths or ())
+
+
 CONFIG: Final = mapping({"type": ["string", "number", "boolean"]})
 PATCH: Final = mapping({"type": ["string", "number", "boolean", "null"]})
 NEW_CONNECTOR: Final = {
@@ -343,6 +376,11 @@ async def reset_topics(request: Request) -> Response:
     return Response(status_code=202)
 
 
+OFFSETS: Final = {
+    **shape(offsets=listing(shape(partition=ANY, offset={"type": ["object", "null"]}))),
+    "additionalProperties": False,
+}
+MESSAGE: Final = shape(message=TEXT)
 OPERATIONS: Final = (
     Operation(
         "GET",
@@ -402,4 +440,7 @@ OPERATIONS: Final = (
         response=mapping(shape(topics=listing(TEXT))),
     ),
     Operation("PUT", "/connectors/{name}/topics/reset", reset_topics, ALTER_CONNECTOR, statuses=(202,)),
+    Operation("GET", "/connectors/{name}/offsets", get_offsets, DESCRIBE_CONNECTOR, response=OFFSETS),
+    Operation("PATCH", "/connectors/{name}/offsets", patch_offsets, ALTER_CONNECTOR, body=OFFSETS, response=MESSAGE),
+    Operation("DELETE", "/connectors/{name}/offsets", delete_offsets, ALTER_CONNECTOR, response=MESSAGE),
 )

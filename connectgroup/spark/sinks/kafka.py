@@ -26,8 +26,16 @@ from ...errors import NO_VALUE, ConfigError
 from ...protocol.units import printable
 from ..converters import ConverterSettings, Form, encoder, headers_of, text_of
 from ..kafka_client import admin, client_files, client_settings
-from .kafka_offsets import OffsetsTopic, reason, slice_records, told_as_sink_error
-from .kafka_positions import TIMEOUT_S, KafkaPositions, transactional_id, transactional_producer
+from .kafka_offsets import (
+    TIMEOUT_S,
+    KafkaPositions,
+    OffsetsTopic,
+    reason,
+    slice_records,
+    told_as_sink_error,
+    transactional_id,
+    transactional_producer,
+)
 from .tables import without
 
 if TYPE_CHECKING:

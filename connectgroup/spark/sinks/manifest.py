@@ -1,4 +1,5 @@
-"""Sinks of files: files in a directory, and a manifest that lists the committed files. The formats are in ``files``.
+"""Sinks of files: files in a directory, and a manifest that lists the committed files. The formats are in
+``parquet`` and ``text_files``.
 
 A file is listed in the transaction that checks the fencing tokens and advances the offsets
 (``dataplane.offset_store``).

@@ -1,11 +1,23 @@
-"""How the lines of a file are written: format, delimiters, decimal point, time zone, encoding."""
+"""How the lines of a file are written: format, delimiters, decimal point, time zone, encoding; and their columns.
+
+The header of a CSV file names them; a source of JSON lines without a schema infers them from the objects.
+"""
 
 from __future__ import annotations
 
 import codecs
 import csv
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from ...dataplane.columns import Column, Columns, check_names
+from ...dataplane.errors import BadLine, SourceError
+from ...errors import ConfigError
+from ...protocol.units import printable
 
 Format = Literal["csv", "jsonl", "text"]
 Drift = Literal["error", "ignore", "evolve"]
@@ -19,8 +31,11 @@ ENCODINGS: Final = (
 NO_TEXT: Final = "connectgroup.no_text"
 """Error handler of decoders: bytes that are no text become a lone surrogate, which is not UTF-8."""
 codecs.register_error(NO_TEXT, lambda error: ("\ud800", getattr(error, "end", 0)))
+BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _NO_CHARSETS: Final = ("unicode-escape", "raw-unicode-escape", "punycode", "idna", "utf-7", "hz")
 _ASCII: Final = "\n\r\t ,;|\"'{}[]:.0123456789ABCabc"
+_TRAILING: Final = ". A delimiter ends the header: without it, or with "
+_TYPES: Final[dict[type, str]] = {bool: "BOOLEAN", int: "BIGINT", float: "DOUBLE"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,3 +185,156 @@ def records_of(data: bytes, quote: bytes | None) -> list[bytes]:
             records.append(b"".join(part))
             part.clear()
     return [*records, *part]
+
+
+def header_end(data: bytes, dialect: LineDialect) -> int:
+    """Return the offset of the first row of a file that begins with ``data``; 0 if the header is not complete."""
+    quote = dialect.separator
+    if quote is None:
+        return data.find(b"\n") + 1
+    at, is_open = 0, False
+    while (end := data.find(quote, at)) >= 0:
+        if not is_open and (found := data.find(b"\n", at, end)) >= 0:
+            return found + 1
+        at, is_open = end + len(quote), not is_open
+    return 0 if is_open else data.find(b"\n", at) + 1
+
+
+def names_in(path: Path, header: bytes, dialect: LineDialect) -> list[str]:
+    """Return the names in a header.
+
+    Raises:
+        BadLine: the header is not text or not CSV, or has a name that Spark cannot use.
+    """
+    try:
+        text = header.removeprefix(BYTE_ORDER_MARK).decode(dialect.encoding).rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        encoding = "UTF-8" if dialect.encoding == "utf-8" else dialect.encoding
+        raise _bad(path, f"byte {error.start + 1} of the header is not {encoding}", f"{encoding} text") from error
+    try:
+        names = dialect.fields(text, strict=True)
+    except csv.Error as error:  # a carriage return inside the line, a field of more than 128 KiB
+        raise _bad(path, f"header is not CSV ({error})", "column names") from error
+    if not names:
+        raise _bad(path, "header ''", "column names; a blank line is none")
+    unusable = [name for name in names if not name.isprintable()]
+    if unusable:
+        raise _bad(path, f"column {printable(unusable[0])!r}", "column names without control characters")
+    return names
+
+
+def check_header(path: Path, names: Sequence[str], columns: Columns, dialect: LineDialect) -> None:
+    """Check the names of a file against the columns.
+
+    Raises:
+        BadLine: they are not exactly the names of the columns or, where others are ignored, a name stands twice.
+        SourceError: the schema evolves, and a name is new.
+    """
+    wanted = [column.name for column in columns]
+    if dialect.drift == "evolve":
+        known = {name.lower() for name in wanted}
+        new = printable(", ".join(name for name in names if name.lower() not in known))
+        if new:
+            raise SourceError(f"{path}: has the new columns {new}; allowed: the task starts again and adds them")
+    if dialect.ignores_others:
+        missing = {name.lower(): name for name in set(wanted) - set(names)}
+        for name in names:
+            if name.lower() in missing:
+                raise _bad(path, f"column {printable(name)!r}", f"{printable(missing[name.lower()])}, in this case")
+    else:
+        if list(names) != wanted:
+            found, allowed = printable(dialect.delimiter.join(names)), printable(dialect.delimiter.join(wanted))
+            hint = f"{_TRAILING}source.schema.drift=ignore" if list(names) == [*wanted, ""] else ""
+            raise _bad(path, f"header {found!r}", f"exactly the columns {allowed!r}, in this order{hint}")
+        return
+    if not set(names) & set(wanted):
+        raise _bad(path, f"header {printable(','.join(names))!r}", f"at least one of {printable(', '.join(wanted))}")
+    counts = Counter(names)
+    twice = [name for name in wanted if counts[name] > 1]
+    if twice:
+        raise _bad(path, f"column {printable(twice[0])!r} stands twice", "each column once")
+
+
+def columns_of(path: Path, header: bytes, dialect: LineDialect) -> Columns:
+    """Return the columns of a header, all strings.
+
+    Raises:
+        BadLine: the header is not CSV.
+        ConfigError: a name is empty or stands twice.
+    """
+    names = names_in(path, header, dialect)
+    if len(names) > 1 and names[-1] == "" and "" not in names[:-1]:
+        allowed = f"column names that are not empty{_TRAILING}source.schema and source.schema.drift=ignore"
+        raise ConfigError(f"header of {path}", printable(dialect.delimiter.join(names)), allowed)
+    return check_names([Column(name, "STRING") for name in names], field=f"header of {path}")
+
+
+def _bad(path: Path, found: str, allowed: str) -> BadLine:
+    return BadLine(f"{path}, line 1 (byte 0): {found}; allowed: {allowed}")
+
+
+def new_fields(objects: Iterable[dict[str, Any]], columns: Columns) -> list[str]:
+    """Return the names of fields that are not columns; an empty name, one that differs only in case, and one with a
+    lone surrogate, which is not UTF-8, is none."""
+    known = {"", *(column.name.lower() for column in columns)}
+    found = {name: None for item in objects for name in item if name.lower() not in known and _is_text(name)}
+    return list({name.lower(): name for name in reversed(found)}.values())[::-1]
+
+
+def columns_to_add(lines: bytes) -> Columns:
+    """Return the columns of ``columns_of_objects`` without those that cannot be added: see ``new_fields``."""
+    columns = _columns_of(lines)
+    first = {column.name.lower(): column for column in reversed(columns) if column.name}
+    return tuple(column for column in columns if first.get(column.name.lower()) is column)
+
+
+def columns_of_objects(path: Path, lines: bytes) -> Columns:
+    """Return the fields of the objects in some lines, in the order in which they first appear.
+
+    A field is BOOLEAN, BIGINT or DOUBLE if all its values are; integers and other numbers together are DOUBLE.
+    Everything else is STRING: also dates, nested values, which are read as JSON text, and fields that are always null.
+
+    Args:
+        path: the file, for errors.
+        lines: whole lines; those that are not JSON objects do not count.
+
+    Raises:
+        ConfigError: two names differ only in case, or a name is empty.
+    """
+    return check_names(_columns_of(lines), field=f"fields of {path}")
+
+
+def _columns_of(lines: bytes) -> list[Column]:
+    found: dict[str, set[str]] = {}
+    for line in lines.split(b"\n"):
+        try:
+            item = json.loads(line)
+        except (ValueError, RecursionError):
+            continue  # Reported when the line is read.
+        for name, value in item.items() if isinstance(item, dict) else ():
+            if not _is_text(name):
+                continue
+            types = found.setdefault(name, set())
+            if value is not None:
+                types.add(_type_of(value))
+    return [Column(name, _common(types)) for name, types in found.items()]
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _type_of(value: Any) -> str:
+    if type(value) is int and not -(1 << 63) <= value < 1 << 63:
+        return "DOUBLE"
+    return _TYPES.get(type(value), "STRING")
+
+
+def _common(types: set[str]) -> str:
+    if types == {"BIGINT", "DOUBLE"}:
+        return "DOUBLE"
+    return next(iter(types)) if len(types) == 1 else "STRING"

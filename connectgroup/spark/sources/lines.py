@@ -24,9 +24,7 @@ from ...dataplane.columns import Column, Columns, decimals, to_arrow
 from ...dataplane.dead_letters import ERROR_COLUMN, PLACE_COLUMN, error_text
 from ...gc_tuning import no_collections
 from ...protocol.units import printable
-from .csv_header import BYTE_ORDER_MARK
-from .dialect import LineDialect, records_of
-from .json_schema import new_fields
+from .dialect import BYTE_ORDER_MARK, LineDialect, new_fields, records_of
 from .json_values import (
     FAULTS,
     JsonColumns,

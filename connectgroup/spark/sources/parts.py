@@ -16,10 +16,23 @@ from ...dataplane.ownership import Range, metadata_of
 from ...dataplane.real_paths import open_below
 from ...errors import ConfigError
 from ...protocol.units import printable
-from .csv_header import BYTE_ORDER_MARK, check_header, columns_of, header_end, names_in
-from .dialect import EVOLVE_BYTES, NO_TEXT, LineDialect, in_utf8, is_wide, last_record_end, with_byte_order
+from .dialect import (
+    BYTE_ORDER_MARK,
+    EVOLVE_BYTES,
+    NO_TEXT,
+    LineDialect,
+    check_header,
+    columns_of,
+    columns_of_objects,
+    columns_to_add,
+    header_end,
+    in_utf8,
+    is_wide,
+    last_record_end,
+    names_in,
+    with_byte_order,
+)
 from .identity import Identity, identities_in
-from .json_schema import columns_of_objects, columns_to_add
 from .lines import InvalidLine, LineParser, LinePlace, NewFields
 from .listing import list_inodes, read_bytes_of, unreadable
 from .packed import DamagedFile, Unpacked, codec_of, decompressed_head

@@ -24,10 +24,9 @@ from pydantic import SecretStr
 
 from ...dataplane.columns import Column, Columns, to_ddl
 from ...dataplane.dead_letters import read_columns
-from ...dataplane.ownership import Range, encoded
+from ...dataplane.ownership import Position, Range, encoded, metadata_of
 from ...dataplane.settings import PluginSettings
 from ...dataplane.source import BatchReader, CommittedPositions, PartReader, Source
-from .mapped import MappedBatches
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -128,8 +127,8 @@ class SlicedSource(Source):
         return SlicedBatches(self, positions)
 
 
-class SlicedBatches(MappedBatches):
-    """Batches that are planned in this process and read by Spark's workers."""
+class SlicedBatches(PartReader):
+    """Batches that are planned in this process, and whose parts Spark's workers read, for a DataFrame or for a sink."""
 
     def __init__(self, source: SlicedSource, positions: Mapping[str, int]) -> None:
         """Store the source as text."""
@@ -143,6 +142,32 @@ class SlicedBatches(MappedBatches):
 
     def parts(self, ranges: Sequence[Range]) -> list[tuple[str, Range]]:
         return [(each.slice, part) for each in ranges for part in self._decoded().parts_of(each)]
+
+    def read(self, session: SparkSession, ranges: Sequence[Range]) -> DataFrame:
+        """Map a DataFrame of the parts to their rows, several parts at once.
+
+        Unlike with a Python data source, Spark runs no Python to analyze it, and its warm Python workers read one batch
+        after the other.
+        """
+        import pyarrow as pa
+
+        parts, read = [part for _, part in self.parts(ranges)], self.read_part
+        table = pa.table(
+            {
+                "slice": pa.array([each.slice for each in parts], pa.string()),
+                "start": pa.array([int(each.start) for each in parts], pa.int64()),
+                "end": pa.array([int(each.end) for each in parts], pa.int64()),
+                "metadata": pa.array([metadata_of(each.end) for each in parts], pa.string()),
+            }
+        )
+
+        def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                for each in batch.to_pylist():
+                    end = Position(each["end"], each["metadata"])
+                    yield from read(Range(slice=each["slice"], start=each["start"], end=end))
+
+        return session.createDataFrame(table).mapInArrow(rows, to_ddl(self.columns))
 
     def _decoded(self) -> SlicedSource:
         if self._planner is None:
