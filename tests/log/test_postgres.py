@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -30,7 +31,7 @@ from connectgroup.log.leased import LeasedLog
 from connectgroup.log.postgres.store import PostgresStore
 from connectgroup.log.registry import log_from_url
 from connectgroup.log.rows import Sums, Values
-from connectgroup.protocol.records.connect import GroupRecord
+from connectgroup.protocol.records.connect import GroupRecord, MemberRecord
 from connectgroup.testing.contracts.log import LogContract, contents, member, opened
 from tests.spark.postgres_server import programs, running_server, running_standby
 from tests.volume import ci_only
@@ -378,6 +379,127 @@ async def test_batch_that_the_server_refuses_is_not_written_and_the_log_can_be_r
         await other.execute("ALTER TABLE connectgroup.records DROP CONSTRAINT full_disk")
         await log.append([member("b")])
         assert await contents(log) == [member("a"), member("b")]
+
+
+async def test_batch_of_which_the_wait_for_a_synchronous_standby_was_cancelled_is_not_acknowledged() -> None:
+    """It is committed on the primary, of which the standby knows nothing: the server reports success with a warning."""
+    waits = (
+        "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'SyncRep' "
+        "AND query LIKE '%records%'"
+    )
+    with running_server() as url:
+        log, _ = log_at(url, lease_s=120)
+        async with session(url) as other, opened(log):
+            await other.execute("SET synchronous_commit = local")
+            await other.execute("ALTER SYSTEM SET synchronous_standby_names = 'missing'")
+            await other.execute("SELECT pg_reload_conf()")
+            written: list[MemberRecord] = []
+            pid: tuple[Any, ...] | None = None
+            while pid is None:  # the server takes a while to read its settings
+                written.append(member(f"{len(written):04}"))
+                batch = asyncio.ensure_future(log.append(written[-1:]))
+                while not batch.done() and pid is None:
+                    await asyncio.sleep(0.01)
+                    pid = await (await other.execute(waits)).fetchone()
+            await other.execute("SELECT pg_cancel_backend(%s)", pid)
+            with pytest.raises(LogError, match="committed locally") as error:
+                await batch
+            assert type(error.value) is LogError, "its outcome is unknown"
+            read = asyncio.ensure_future(contents(log))
+            pid = None
+            while pid is None:
+                await asyncio.sleep(0.01)
+                pid = await (await other.execute(waits.replace("records", "owner"))).fetchone()
+            assert not read.done(), "nothing of it is shown before a standby has it"
+            await other.execute("ALTER SYSTEM RESET synchronous_standby_names")
+            await other.execute("SELECT pg_reload_conf()")
+            assert await read == written
+
+
+async def test_owner_moves_to_a_session_that_takes_writes_when_its_own_takes_none_any_longer() -> None:
+    """As after a fail-over that leaves connections to the former primary open."""
+    with running_server() as url:
+        log, _ = log_at(url, lease_s=120)
+        async with session(url) as other, opened(log):
+            await log.append([member("a")])
+            await other.execute("ALTER DATABASE postgres SET default_transaction_read_only = off")  # of new sessions
+            await other.execute("ALTER SYSTEM SET default_transaction_read_only = on")
+            await other.execute("SELECT pg_reload_conf()")
+
+            async def append_until_refused() -> None:
+                for number in itertools.count():  # the server takes a while to read its settings
+                    await log.append([member(f"b{number}")])
+
+            with pytest.raises(LogNotWritable, match="read-only"):
+                await append_until_refused()
+            await log.append([member("c")])
+            assert (await contents(log))[-1] == member("c")
+            assert log.epoch == 1
+
+
+class Proxy:
+    """Between a client and a server of PostgreSQL, as one that pools transactions.
+
+    Attributes:
+        answers: the fields of the error that it sends in place of the next answer about records, of which the server
+            has committed the statement; null: it sends the answers of the server.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._server = url.rpartition("@")[2].partition("/")[0].split(":")
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.answers: bytes | None = None
+
+    async def start(self, url: str) -> str:
+        """Listen; the URL of the server by way of this proxy."""
+        self._listening = await asyncio.start_server(self._serve, "127.0.0.1")
+        return url.replace(":".join(self._server), f"127.0.0.1:{self._listening.sockets[0].getsockname()[1]}")
+
+    def close(self) -> None:
+        self._listening.close()
+        for task in self._tasks:
+            task.cancel()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        at_server, to_server = await asyncio.open_connection(*self._server)
+        loses = asyncio.Event()
+
+        async def send() -> None:
+            while data := await reader.read(1 << 20):
+                if self.answers is not None and b"INSERT INTO" in data and b"records" in data:
+                    loses.set()
+                to_server.write(data)
+            to_server.close()
+
+        async def answer() -> None:
+            while data := await at_server.read(1 << 20):
+                if loses.is_set():
+                    while not data.endswith(b"Z\0\0\0\5I"):
+                        data += await at_server.read(1 << 20)
+                    fields, self.answers = self.answers or b"", None
+                    loses.clear()
+                    data = b"E" + (len(fields) + 4).to_bytes(4, "big") + fields + b"Z\0\0\0\5I"
+                writer.write(data)
+            writer.close()
+
+        self._tasks |= {asyncio.create_task(send()), asyncio.create_task(answer())}
+
+
+@pytest.mark.parametrize("code", ["08006", "08P01", "57P01", "58000", "XX000", "40003"])
+async def test_batch_of_which_a_proxy_lost_the_answer_has_an_unknown_outcome(database: str, code: str) -> None:
+    """D6: the proxy keeps the connection of the client, and has lost that to the server after the commit."""
+    proxy = Proxy(database)
+    log, _ = log_at(await proxy.start(database), lease_s=60)
+    async with opened(log):
+        await log.append([member("a")])
+        proxy.answers = f"SERROR\0VERROR\0C{code}\0Mserver connection lost\0\0".encode()
+        with pytest.raises(LogError, match="server connection lost") as error:
+            await log.append([member("b")])
+        assert type(error.value) is LogError, "it is not said that nothing was written"
+        assert await contents(log) == [member("a"), member("b")]
+        await log.append([member("c")])
+        assert await contents(log) == [member("a"), member("b"), member("c")]
+    proxy.close()
 
 
 async def test_log_on_a_server_that_is_away_can_be_read_until_the_lease_ends() -> None:

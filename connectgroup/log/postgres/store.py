@@ -257,6 +257,17 @@ _NOT_READY: Final = (
     "too many connections", "remaining connection slots",
 )  # fmt: skip
 
+_UNKNOWN_OUTCOME: Final = ("08", "40003", "57P", "58", "XX")
+"""Beginnings of the SQLSTATE codes after which a statement may have been committed. A server that reports one of them
+closes the connection; a proxy that has lost its connection to the server may report it and keep the client's."""
+
+_READ_ONLY: Final = "25006"
+"""The SQLSTATE of a write in a session that takes none, as on a primary that has become a standby."""
+
+_WAITS_FOR_STANDBY: Final = "SyncRepWaitForLSN"
+"""The function of the server that waits for synchronous standbys. If an operator cancels the wait, the statement is
+committed on this server alone, and the server reports success, with a warning."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -560,6 +571,8 @@ class _Line:
         self._store = store
         self._connection: psycopg.AsyncConnection[Any] | None = None
         self._turn = asyncio.Lock()
+        # Why the statement under way is not on a standby that must have it: ``_on_notice``; ``run`` empties it.
+        self._not_replicated = ""
 
     async def run(self, statement: sql.Composed, values: dict[str, object]) -> list[tuple[Any, ...]]:
         """Execute one statement and return its rows.
@@ -574,11 +587,13 @@ class _Line:
             if self._connection is None or not _is_alive(self._connection):
                 self.drop()
                 self._connection = await self._store.open_connection()
+                self._connection.add_notice_handler(self._on_notice)
             connection = self._connection
+            self._not_replicated = ""
             executed = asyncio.ensure_future(connection.execute(statement, values or None, binary=bool(values)))
             try:
                 cursor = await asyncio.shield(executed)
-                return await cursor.fetchall() if cursor.description is not None else []
+                rows = await cursor.fetchall() if cursor.description is not None else []
             except asyncio.CancelledError:
                 # psycopg would ask the server to cancel the statement, and wait for its answer.
                 self.drop()
@@ -588,10 +603,21 @@ class _Line:
                 message = f"{self._store.name}: {_reason(error)}"
                 if error.sqlstate == psycopg.errors.InsufficientPrivilege.sqlstate:
                     message += f"; allowed: {self._store.grants}"
-                if error.sqlstate is not None and not connection.closed:
+                is_known = error.sqlstate is not None and not error.sqlstate.startswith(_UNKNOWN_OUTCOME)
+                if is_known and not connection.closed:
+                    if error.sqlstate == _READ_ONLY:
+                        self.drop()  # the next connection is to the server that takes writes now
                     raise LogNotWritable(message) from error
                 self.drop()
                 raise LogError(message) from error
+            if self._not_replicated:
+                raise LogError(f"{self._store.name}: {self._not_replicated}")
+            return rows
+
+    def _on_notice(self, notice: psycopg.errors.Diagnostic) -> None:
+        if notice.source_function == _WAITS_FOR_STANDBY:
+            text = f"{notice.message_primary}: {notice.message_detail}"
+            self._not_replicated = printable(text, limit=300)
 
     def drop(self) -> None:
         """Close the connection at once, also one with a statement under way."""
