@@ -197,7 +197,8 @@ def _is_already_committed(transaction: Transaction, owner: Owner, ranges: Sequen
         Fenced: a task with a higher owner epoch has claimed a slice.
         OffsetConflict: neither is the case.
     """
-    if len({r.slice for r in ranges}) != len(ranges) or any(not 0 <= r.start < r.end for r in ranges):
+    is_forward = all(0 <= r.start < r.end or (r.start, r.end) == (0, 0) for r in ranges)
+    if len({r.slice for r in ranges}) != len(ranges) or not is_forward:
         raise AssertionError(f"ranges of {owner} are not one forward range a slice: {ranges}")
     at_start = at_end = 0
     violation = ""

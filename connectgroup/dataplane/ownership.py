@@ -74,7 +74,8 @@ def encoded(positions: Mapping[str, int]) -> dict[str, Any]:
 class Range:
     """The part of one slice that a batch read: half open, ``[start, end)``, in the unit of the slice (bytes).
 
-    The metadata of ``end`` are committed with it (``Position``).
+    The metadata of ``end`` are committed with it (``Position``). ``[0, 0)`` commits the position 0 of a slice that has
+    none.
     """
 
     slice: str

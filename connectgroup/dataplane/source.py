@@ -48,6 +48,10 @@ class BatchReader(ABC):
             SourceError: the source cannot be read.
         """
 
+    def ranges(self, start: Mapping[str, int], end: Mapping[str, int]) -> Sequence[Range]:
+        """Return the ranges of a planned batch; see ``SparkStream.ranges``."""
+        return list(ranges_between(start, end))
+
     @abstractmethod
     def read(self, session: SparkSession, ranges: Sequence[Range]) -> DataFrame:
         """Return the rows of a batch, the same ones each time. Nothing is read until they are collected.
@@ -265,7 +269,10 @@ class SparkStream(ABC):
         return {name: Position(*at) if isinstance(at, list) else at for name, at in offset.items()}
 
     def ranges(self, start: Mapping[str, int], end: Mapping[str, int]) -> Sequence[Range]:
-        """Return the ranges of a batch between two offsets, sorted by slice; slices without a change are omitted."""
+        """Return the ranges of a batch between two offsets, sorted by slice; slices without a change are omitted.
+
+        A range of a slice without a position may be [0, 0): the position 0 is committed, and known from then on.
+        """
         return list(ranges_between(start, end))
 
 

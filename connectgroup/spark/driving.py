@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from ..connector import TaskContext
-from ..dataplane.ownership import Range, ranges_between
+from ..dataplane.ownership import Range
 from ..dataplane.polling import Triggered
 from ..loggers import lines_about
 from .errors import root_cause
@@ -160,7 +160,7 @@ class Driving(Triggered):
     def _trigger(self) -> None:
         while self._reads_on():
             end = self._reader.plan(self._at)
-            ranges = list(ranges_between(self._at, end))
+            ranges = self._reader.ranges(self._at, end)
             # Planning takes a while: a stop meanwhile has found no operation to end.
             if not ranges or self._stopping:
                 return

@@ -228,7 +228,7 @@ def test_partition_that_was_empty_or_is_added_begins_at_its_start(kafka: str, sp
         return KafkaSource.create(KafkaSourceSettings.model_validate(settings), task=0, tasks=1)
 
     values, positions = read(opened(), {}, "value")
-    assert (values, positions) == ([], {f"{name}-0": 1, f"{name}-1": 1})
+    assert (values, positions) == ([], {f"{name}-0": 1, f"{name}-1": 1, f"{name}-2": 0})
     batches = opened().batches({})
     assert batches.plan({}) == positions
     assert batches.plan(positions) == positions
@@ -240,6 +240,26 @@ def test_partition_that_was_empty_or_is_added_begins_at_its_start(kafka: str, sp
     assert source.batches(positions).plan(positions) == ends
     found, reached = read(source, positions, "value")
     assert (sorted(map(str, found)), reached) == (["n0", "n2", "n3"], ends)
+
+
+def test_record_written_while_no_task_runs_is_read_though_all_partitions_were_empty(kafka: str, bench: Bench) -> None:
+    """With ``latest``: the first task has committed where the partitions begin, though it has read nothing."""
+    name = f"t{uuid.uuid4().hex}"
+    make_topic(kafka, name, 2)
+    first = _start(bench, kafka, name, 1, source_starting_offsets="latest")
+    store = (
+        SqliteSink.open_positions(SqliteSettings(path=str(bench.output), table="t"))
+        if bench.sink == "sqlite"
+        else ParquetSink.open_positions(ParquetSettings(path=str(bench.output)))
+    )
+    first.wait(lambda: store.positions("flights") == {f"{name}-0": 0, f"{name}-1": 0})
+    store.close()
+    first.task.stop()
+    _numbers(kafka, name, range(3))
+    second = _start(bench, kafka, name, 2, source_starting_offsets="latest")
+    second.wait(lambda: len(bench.seen()) == 3)
+    second.task.stop()
+    assert bench.seen() == [0, 1, 2]
 
 
 def _numbers(servers: str, name: str, numbers: range) -> None:

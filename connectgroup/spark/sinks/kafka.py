@@ -209,7 +209,7 @@ class KafkaSink(DeadLetterSink):
         if self._producer is None or self._owner != owner:
             raise self._refused(owner, f"{owner} writes before it has claimed; allowed: claim first")
         starts = [self._positions.get(r.slice, 0) for r in ranges]
-        if starts == [r.end for r in ranges]:
+        if starts == [r.end for r in ranges] and self._positions.keys() >= {r.slice for r in ranges}:
             return False
         for at, part in zip(starts, ranges, strict=True):
             if at != part.start:

@@ -79,8 +79,8 @@ class KafkaSourceSettings(ConverterSettings):
     starting_offsets: Annotated[
         Literal["earliest", "latest"],
         Field(
-            description="earliest, latest: where a topic begins of which a task has no offset. Once it has one,"
-            " partitions that were empty until then, or that are added, begin at their start"
+            description="earliest, latest: where a topic begins of which a task has no offset. Its first batch commits"
+            " one for each partition, also if all are empty; partitions that are added later begin at their start"
         ),
     ] = "earliest"
     schema_: Annotated[
@@ -383,7 +383,11 @@ class KafkaSource(Source):
         )
 
     def ranges(self, start: Mapping[str, int], end: Mapping[str, int]) -> Sequence[Range]:
-        return list(ranges_between(start, end))
+        found = list(ranges_between(start, end))
+        if self._settings.starting_offsets == "latest":
+            # Partitions that are empty have a position, too: with none, the next start would begin at their end again.
+            found += [Range(slice=name, start=0, end=end[name]) for name in end.keys() - start.keys() if end[name] == 0]
+        return sorted(found, key=lambda each: each.slice)
 
     def lag(self, positions: Mapping[str, int]) -> Lag:
         """Return the records behind the end of the log: the last stable offset with ``read_committed``.
@@ -404,8 +408,8 @@ class KafkaSource(Source):
     def begins_early(self, topic: str, positions: Mapping[str, int]) -> bool:
         """Whether the partitions of a topic that have no position begin at their start.
 
-        With ``latest``, they do if others of the task have one: the first batch has committed the end of each partition
-        with records, so the rest was empty then, or was added since. Its records are newer than the connector.
+        With ``latest``, they do if others of the task have one: the first batch has committed the end of each
+        partition, so the rest was added since. Its records are newer than the connector.
         """
         return self._settings.starting_offsets == "earliest" or any(self.topic_of(name) == topic for name in positions)
 
@@ -449,10 +453,13 @@ class KafkaBatches(PartReader):
             taken = records if total <= most else max(1, records * most // total)
             end[name] = self._source.position(self._source.topic_of(name), firsts[name] + taken)
         for name, first in firsts.items():
-            if first and name not in end:
+            if name not in end and (first or self._settings.starting_offsets == "latest"):
                 # The first batch commits where a partition begins, also without records: it begins there once.
                 end[name] = self._source.position(self._source.topic_of(name), first)
         return end
+
+    def ranges(self, start: Mapping[str, int], end: Mapping[str, int]) -> Sequence[Range]:
+        return self._source.ranges(start, end)
 
     def parts(self, ranges: Sequence[Range]) -> list[tuple[str, Range]]:
         # A range begins at 0 if nothing of the partition is committed yet.

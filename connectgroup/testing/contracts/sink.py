@@ -110,6 +110,18 @@ class SinkContract(ABC):
         assert sink.claim(owner(1), every) == {"s": 4}
         sink.close()
 
+    def test_position_0_of_a_slice_is_kept(self, place: Path) -> None:
+        """A source that begins at the end of an empty slice knows it again."""
+        sink = self.make_sink(place)
+        sink.claim(owner(1), every)
+        sink.commit(owner(1), [*span(0, 0), *span(0, 3, "t")], self.rows(1))
+        sink.commit(owner(1), span(0, 0, "u"), self.rows())
+        sink.commit(owner(1), span(0, 0, "u"), self.rows())
+        assert sink.claim(owner(1), every) == {"s": 0, "t": 3, "u": 0}
+        assert sink.commit(owner(1), span(0, 2), self.rows(2)) is True
+        assert self.written(place) == [1, 2]
+        sink.close()
+
     def test_lower_fencing_token_is_rejected_and_writes_nothing(self, place: Path) -> None:
         zombie, successor = self.make_sink(place), self.make_sink(place)
         zombie.claim(owner(1), every)
