@@ -200,7 +200,6 @@ class PipelineConnector(Connector):
     def starts_cold(cls, config: Config) -> bool:
         if remote_address():
             return False
-        from ..spark.query import starts_without_spark
         from ..spark.session import check_spark
 
         check_spark()
@@ -208,7 +207,7 @@ class PipelineConnector(Connector):
             source = load_source_class(config.get("source", ""))
         except (ConfigError, PluginError):
             return False  # its tasks report that
-        return starts_without_spark(source, bool(config.get("transforms", "").strip()))
+        return not config.get("transforms", "").strip() and _starts_without_spark(source, config)
 
 
 class PipelineSettings(PluginSettings):
@@ -311,6 +310,7 @@ class _Parsed:
             chain=lambda opened: parse_chain(self.chained, opened.metadata),
             sink=self.open_sink,
             committed=self.committed,
+            starts_without_spark=not self.chain and _starts_without_spark(source, self.config),
             tasks=settings.tasks,
             trigger_ms=settings.trigger_ms,
             dead_letters=settings.errors_deadletterqueue_name,
@@ -381,6 +381,11 @@ def _parse(config: Config) -> _Parsed:
         chained=chained,
         java_transforms=java_transforms,
     )
+
+
+def _starts_without_spark(source: type[Source], config: Config) -> bool:
+    is_tolerant = bool(config.get("errors.deadletterqueue.name", "").strip())
+    return source.starts_without_spark(settings_below(config, SOURCE), is_tolerant=is_tolerant)
 
 
 def _divided(config: Config, prefix: str, settings: Sequence[Mapping[str, str]]) -> Sequence[Config]:

@@ -62,6 +62,10 @@ class IteratorSource(Source):
         self.settings, self.task, self.tasks = settings, task, tasks
 
     @classmethod
+    def starts_without_spark(cls, settings: Mapping[str, str], *, is_tolerant: bool) -> bool:
+        return True
+
+    @classmethod
     def create(cls, settings: Any, *, task: int, tasks: int) -> Self:
         return cls(settings, task=task, tasks=tasks)
 

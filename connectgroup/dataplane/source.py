@@ -180,6 +180,16 @@ class BatchPlanner(ABC):
         """
         return None
 
+    @classmethod
+    def starts_without_spark(cls, settings: Mapping[str, str], *, is_tolerant: bool) -> bool:
+        """Whether Python code reads the rows, so that a task reads its first batches while Spark starts.
+
+        Args:
+            settings: of the source, by name without prefix; secrets may be references.
+            is_tolerant: whether a record that cannot be read is a dead letter.
+        """
+        return False
+
     def check_read(self, ranges: Sequence[Range]) -> None:  # noqa: B027 (most sources have nothing to check)
         """Check, after the rows of a batch were read and before they are committed, that they are those of the slices.
 

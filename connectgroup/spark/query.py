@@ -32,7 +32,6 @@ from .driving import Driving, LocalDriving, Measuring, ReadingHere, open_stream
 from .errors import SparkError, root_cause
 from .remote import RemoteSession, TaskKey, own_session, remote_address, shown_address
 from .session import kill_session, session_is_alive, spark_session
-from .sources.sliced import SlicedSource
 from .transforms.chain import Chain, columns_after
 from .warm_up import session_of_task, start_beside
 from .writing import direct_batches
@@ -54,12 +53,6 @@ JITTER: Final = 0.2
 equal intervals would fire at the same moment."""
 
 
-def starts_without_spark(source: type[Source], has_transforms: bool) -> bool:
-    """Whether the rows of a source can be read and committed before Spark has started: Python code reads them, and
-    nothing transforms them."""
-    return not has_transforms and issubclass(source, IteratorSource | SlicedSource)
-
-
 def start_query(
     name: str, batches: Batches, session: SparkSession | None, *, interval_ms: int, is_remote: bool = False
 ) -> StreamingQuery | Triggered:
@@ -74,7 +67,7 @@ def start_query(
 
     Args:
         name: of the query.
-        session: null: there is none yet, and the task starts without (``starts_without_spark``).
+        session: null: there is none yet, and the task starts without (``Source.starts_without_spark``).
         interval_ms: interval in milliseconds at which the query looks for new data.
         is_remote: whether the session is one on a Spark Connect server.
     """
@@ -144,6 +137,7 @@ class Pipeline:
         committed: returns where the positions of a connector are, given its name.
         dead_letters: the table or topic of the records that cannot be processed; empty: such a record ends the query.
         logs_dead_letters, logs_records: whether each of them is logged, and whether with the record.
+        starts_without_spark: whether the rows can be read before Spark has started; nothing transforms them then.
         tasks: the number of tasks of the connector.
         trigger_ms: interval in milliseconds at which the query looks for new data.
     """
@@ -152,6 +146,7 @@ class Pipeline:
     chain: Callable[[Source], Chain]
     sink: Callable[[Columns], Sink]
     committed: Callable[[str], CommittedPositions]
+    starts_without_spark: bool
     tasks: int
     trigger_ms: int
     dead_letters: str = ""
@@ -189,7 +184,7 @@ class SparkTask(Task):
         if self._pipeline.dead_letters:
             check_reserved(source.columns)
         chain = self._pipeline.chain(source)
-        session = self._open_session(starts_without_spark(type(source), bool(chain)))
+        session = self._open_session(self._pipeline.starts_without_spark)
         try:
             sink = self._pipeline.sink(columns_after(chain, source.columns, session, source.metadata))
         except BaseException:

@@ -20,6 +20,7 @@ from tests.integration.processes import Program, call_command, family, programs,
 from tests.volume import volume
 
 from .conftest import Bench, wait
+from .kafka_topics import make_topic, produce, topic
 
 pytestmark = pytest.mark.timeout(600)  # the start of Spark takes minutes on a busy machine
 
@@ -204,9 +205,9 @@ def java_that_waits(directory: Path) -> tuple[Path, Path]:
 
 
 @pytest.mark.processes
-def test_rows_arrive_while_spark_starts_and_spark_goes_on_where_they_end(tmp_path: Path) -> None:
-    """Files that Python reads, without transforms: the first rows do not wait for Java, and no row is lost or doubled
-    when Spark takes the task over."""
+def test_rows_arrive_while_spark_starts_and_spark_goes_on_where_they_end(tmp_path: Path, kafka: str) -> None:
+    """Files and records that Python reads, without transforms: the first rows do not wait for Java, and no row is lost
+    or doubled when Spark takes the task over."""
     home, go = java_that_waits(tmp_path / "java")
     source, sink = tmp_path / "in", tmp_path / "out.db"
     source.mkdir()
@@ -214,33 +215,44 @@ def test_rows_arrive_while_spark_starts_and_spark_goes_on_where_they_end(tmp_pat
     def write(rows: range) -> None:
         (tmp_path / "part").write_text("".join(f"{row}\n" for row in rows))
         (tmp_path / "part").rename(source / f"{rows.start}.txt")
+        produce(kafka, name, [(row % 3, None, str(row)) for row in rows])
 
-    def rows() -> list[int]:
+    def rows(table: str) -> list[int]:
         with suppress(sqlite3.OperationalError), closing(sqlite3.connect(sink)) as connection:
-            return sorted(int(value) for (value,) in connection.execute("SELECT value FROM t"))
+            return sorted(int(value) for (value,) in connection.execute(f"SELECT value FROM {table}"))
         return []
 
+    def are(expected: range) -> bool:
+        return all(rows(table) == [*expected] for table in sources)
+
+    name = topic(tmp_path)
+    make_topic(kafka, name)
     write(range(100))
-    of_source = {"source": "files", "source.path": str(source), "source.format": "text"}
-    of_sink = {"sink": "sqlite", "sink.path": str(sink), "sink.table": "t"}
-    config = {"connector.class": "pipeline", **of_source, **of_sink}
-    connector = tmp_path / "c.json"
-    connector.write_text(json.dumps({"name": "c", "config": config}))
-    words = ("up", "--port", "0", "--workers", "1", "--data", tmp_path / "data", "--connector", connector)
+    sources = {
+        "f": {"source": "files", "source.path": str(source), "source.format": "text"},
+        "k": {"source": "kafka", "source.bootstrap.servers": kafka, "source.topics": name},
+    }
+    words = ["up", "--port", "0", "--workers", "1", "--data", str(tmp_path / "data")]
+    for table, settings in sources.items():
+        config = {"connector.class": "pipeline", "sink": "sqlite", "sink.path": str(sink), "sink.table": table}
+        connector = tmp_path / f"{table}.json"
+        connector.write_text(json.dumps({"name": table, "config": config | settings}))
+        words += ["--connector", str(connector)]
     with Program(*words, cwd=tmp_path, environment={"JAVA_HOME": str(home)}) as up:
-        wait_for("the first rows", lambda: rows() == [*range(100)], up.output)
+        wait_for("the first rows", lambda: are(range(100)), up.output)
         at = up.line_with("coordinator at ").removeprefix("coordinator at ").partition(",")[0]
-        wait_for(
-            "a task that runs", lambda: "RUNNING" in call_command("connectors", "status", "c", "--coordinator", at).out
-        )
+        for table in sources:
+            status = "connectors", "status", table, "--coordinator", at
+            wait_for("a task that runs", lambda status=status: "RUNNING" in call_command(*status).out)  # type: ignore[misc]
         write(range(100, 200))
-        wait_for("more rows", lambda: rows() == [*range(200)], up.output)
+        wait_for("more rows", lambda: are(range(200)), up.output)
         go.touch()
         write(range(200, 300))
-        up.line_with("Spark has started, and reads from here on")
+        follows = "Spark has started, and reads from here on"
+        wait_for("the queries of Spark", lambda: sum(follows in line for line in up.lines) == 2, up.output)
         write(range(300, 400))
-        wait_for("rows that Spark reads", lambda: len(rows()) >= 400, up.output)
-        assert rows() == [*range(400)]
+        wait_for("rows that Spark reads", lambda: all(len(rows(table)) >= 400 for table in sources), up.output)
+        assert are(range(400))
         assert "FAILED" not in "\n".join(up.lines)
 
 

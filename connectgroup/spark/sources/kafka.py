@@ -265,6 +265,12 @@ class KafkaSource(Source):
         self.check_positions(positions)
         return KafkaBatches(self, self._settings, self._mine())
 
+    @classmethod
+    def starts_without_spark(cls, settings: Mapping[str, str], *, is_tolerant: bool) -> bool:
+        # As ``part_batches``. With latest, what follows might begin behind records that came while Spark started.
+        has_headers = _HEADERS in listed(settings.get("metadata", ""))
+        return not is_tolerant and not has_headers and settings.get("starting.offsets", "earliest") == "earliest"
+
     def part_batches(self, positions: Mapping[str, int]) -> PartReader | None:
         # The client gives no headers whose names are not UTF-8, and errors of single records are columns of Spark's.
         if self._is_tolerant or any(column.name == _HEADERS for column in self.columns):

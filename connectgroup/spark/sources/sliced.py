@@ -61,6 +61,10 @@ class SlicedSource(Source):
     has_places: bool = False
 
     @classmethod
+    def starts_without_spark(cls, settings: Mapping[str, str], *, is_tolerant: bool) -> bool:
+        return True
+
+    @classmethod
     def reopened(cls, settings: Any, columns: Columns, *, task: int, tasks: int) -> SlicedSource:
         """Return the source that ``create`` returned in the task's process, in one of Spark's processes.
 
