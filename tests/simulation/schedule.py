@@ -302,7 +302,10 @@ class FaultSchedule:
             # With max_moves each round is an epoch with its own heartbeat intervals.
             limit = cluster.setting.max_moves
             most_epochs = 2 + (len(cluster.durable.runnable) // limit if limit else 0)
+            # Moves that wait until units have started, since before this change or by it, are an epoch of their own.
+            has_deferred = cluster.durable.deferred_starts > 0
             while cluster.durable.epoch == epoch or self._unsettled():
+                has_deferred |= cluster.durable.deferred_starts > 0
                 rounds = max(1, min(cluster.durable.epoch - epoch, most_epochs)) if limit else 1
                 limit_s = bound_s * rounds
                 if cluster.setting.statics and any(node.refused for node in cluster.dead_workers[dead:]):
@@ -314,7 +317,7 @@ class FaultSchedule:
                     return
                 await asyncio.sleep(0.25)
             moved = cluster.durable.epoch - epoch
-            if moved > most_epochs:
+            if moved > most_epochs + has_deferred:
                 cluster.watch.the(NoRebalanceStorm).broken(f"{what} raised the epoch by {moved}")
             await asyncio.sleep(interval_s)
 
