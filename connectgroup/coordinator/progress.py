@@ -59,7 +59,8 @@ class Account:
         status: the last error that was noted, which a worker may send again; changed by ``ReportedProgress``.
         is_restored: whether its numbers are of an earlier coordinator, and its owner has not reported since; changed by
             ``begin`` and ``report``.
-        written: the numbers in the last record; changed by ``ReportedProgress``.
+        written: the numbers in the last record; changed by ``write``.
+        is_written: whether they are the present ones; changed by ``write``, ``begin`` and ``report``.
     """
 
     owner: Owner = ("", -1)
@@ -70,11 +71,12 @@ class Account:
     status: TaskStatus | None = None
     is_restored: bool = False
     written: tuple[Progress, ...] = ()
+    is_written: bool = True
 
     def begin(self, owner: Owner) -> None:
         """Another run begins."""
         self.earlier, self.owner, self.numbers = self.total(), owner, None
-        self.is_restored = False
+        self.is_restored = self.is_written = False
 
     def report(self, numbers: Progress) -> tuple[int, int, int]:
         """Keep the numbers of the present run; return how many records, dead letters and how much lag they add."""
@@ -83,6 +85,7 @@ class Account:
             return 0, 0, 0  # a late copy of an earlier report
         lag = _lag(numbers)
         more = lag - self.lag
+        self.is_written = self.is_written and numbers == self.numbers
         self.numbers, self.lag = numbers, lag
         if self.is_restored:
             # It is not known when they came.
@@ -114,6 +117,10 @@ class Account:
         earlier = self.earlier if is_present else self.total()
         found = (replace(numbers, errors=self.errors + more_errors), *(() if earlier is None else (earlier,)))
         return () if found == (Progress(),) else found
+
+    def write(self, owner: Owner, *, more_errors: int = 0) -> None:
+        """A status of this run is about to be written, with the numbers; see ``to_write``."""
+        self.written, self.is_written = self.to_write(owner, more_errors=more_errors), True
 
     def shown(self, owner: Owner) -> Progress | None:
         """The numbers as they are described while this run has the task."""
@@ -302,7 +309,7 @@ class ReportedProgress:
         """A record that is about to be written: the status of a task has its numbers, that of a connector its hour."""
         if not isinstance(record, StatusRecord) or (known := self._groups.get(record.group_id)) is None:
             return record
-        if record.history:
+        if record.history or record.progress:
             return record  # of ``due``
         record = replace(record, history=self._history_of(record, again=False))
         account = known.accounts.get(Unit(record.connector, record.task))
@@ -310,21 +317,35 @@ class ReportedProgress:
             return record
         # An error is counted when its record is durable.
         more = int(record.state in ERRORS)
-        account.written = account.to_write((record.member_id, record.owner_epoch), more_errors=more)
+        account.write((record.member_id, record.owner_epoch), more_errors=more)
         return replace(record, progress=account.written)
 
     def due(self, group: Any) -> list[Record]:
-        """The statuses of connectors whose history is to be written again, with it: at most ``MAX_WRITTEN``."""
+        """The statuses to write again, at most ``MAX_WRITTEN``: those of connectors with their history, and those of
+        tasks that no worker has, such as of a paused connector, with numbers that no worker would report again."""
         if not isinstance(group, ConnectGroupState) or (known := self._groups.get(group.group_id)) is None:
             return []
         names = self._histories.due(group.group_id, self._clock_ms())
         units = [unit for name in names if (unit := Unit(name, CONNECTOR)) in group.statuses]
+        ended = [unit for unit, each in known.accounts.items() if not each.is_written and unit not in group.holders]
         found: list[Record] = []
-        for unit in units[:MAX_WRITTEN]:
+        for unit in [*[each for each in ended if each in group.statuses], *units][:MAX_WRITTEN]:
             status, account = group.statuses[unit], known.accounts.get(unit)
+            if account is not None and not unit.is_connector:
+                account.write((status.member_id, status.owner_epoch))
             progress = () if account is None else account.written
             found.append(replace(status, progress=progress, history=self._history_of(status)))
         return found
+
+    def has_last_numbers(self, group: Any, request: HeartbeatRequest) -> bool:
+        """Whether a heartbeat had numbers of a task that no worker has any more: ``due`` has its status."""
+        if not isinstance(group, ConnectGroupState) or (known := self._groups.get(group.group_id)) is None:
+            return False
+        units = [Unit(each.connector, each.task) for each in request.progress]
+        return any(
+            unit not in group.holders and (account := known.accounts.get(unit)) is not None and not account.is_written
+            for unit in units
+        )
 
     def _history_of(self, status: StatusRecord, *, again: bool = True) -> tuple[ConnectorHistory, ...]:
         """``StatusRecord.history``; ``again``: see ``Histories.to_write``."""
@@ -342,7 +363,7 @@ class ReportedProgress:
             progress: tuple[Progress, ...] = () if account is None else account.to_write(owner)
             has_changed = account is not None and progress != account.written
             if account is not None:
-                account.written = progress
+                account.write(owner)
             history = self._history_of(status)
             if has_changed or history:
                 changed.append(replace(status, progress=progress, history=history))

@@ -73,6 +73,7 @@ from ..wire import embedded
 from .compute import with_own_assignor
 from .intake import TAKES_LONG, CompletedResponses, Snapshot
 from .listing import CLASSIC, SUMMARY, ConsumerGroups, deleted, in_classic_form, listed
+from .loading import WriteNumbers
 from .progress import LoggerLevels, ReportedProgress
 from .shard import Shard
 from .transactions import BrokerOffsets, Transactions
@@ -330,7 +331,10 @@ class Coordinator:
         if response.error_code == 0:
             if request.progress or request.statuses or request.log_lines or request.started_ms:
                 loaded = self.shard.groups.loaded.get(request.group_id)
-                self._progress.record_accepted(loaded.state if loaded is not None else None, request)
+                state = loaded.state if loaded is not None else None
+                self._progress.record_accepted(state, request)
+                if self._progress.has_last_numbers(state, request):
+                    self.shard.intake.submit_input(request.group_id, WriteNumbers())
         elif response.error_code == UnreleasedInstanceId.code:
             self._look_for_process(request)
         levelled = self._logger_levels.add_to(response, request)

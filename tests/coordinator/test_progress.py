@@ -26,12 +26,12 @@ from connectgroup.protocol.messages.describe import (
 )
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, TaskStatus
 from connectgroup.protocol.messages.progress import LogLine, Progress, TaskProgress
-from connectgroup.protocol.records.connect import ConnectorRecord, TaskEntry, UnitState
+from connectgroup.protocol.records.connect import ConnectorRecord, TargetState, TaskEntry, UnitState
 from connectgroup.protocol.units import Unit
 from connectgroup.rest.page_table import page_table
 from connectgroup.rest.views import task_status
 
-from .builders import GROUP, FaultyLog, add, ask, beat, change, look, send, serving, task_list
+from .builders import GROUP, FaultyLog, add, ask, beat, change, look, running, send, serving, task_list
 
 
 async def task_unit(coordinator: Coordinator) -> DescribedUnit:
@@ -189,6 +189,59 @@ async def test_totals_count_across_coordinators(stops: bool) -> None:
             assert (after.records_written, after.dead_letters, after.errors) == (total, 3, 1)
         [history] = (await described(second)).connectors[0].history
         assert sum(history.rows) == 15, "rows of before did not come at the moment when they were reported again"
+
+
+@pytest.mark.parametrize("stops", [True, False], ids=["it stops in order", "it is killed"])
+@pytest.mark.parametrize("how", ["PAUSED", "STOPPED", "drained"])
+async def test_totals_and_history_of_a_connector_without_running_tasks_outlast_the_coordinator(
+    how: str, stops: bool
+) -> None:
+    """Its last numbers come with the acknowledgement of the revocation; no worker reports them again."""
+    clock, storage = Clock(), MemoryStorage()
+    async with AsyncExitStack() as coordinators:
+        life = await coordinators.enter_async_context(AsyncExitStack())
+        first = await life.enter_async_context(serving(MemoryLog(storage), wall_clock_ms=clock))
+        owner_epoch, epoch = await owner_of_a_task(first)
+        connector = (await look(first)).connectors[0].units[0].owner_epoch
+        failure = TaskStatus(connector="c", task=0, owner_epoch=owner_epoch, state=UnitState.FAILED, message="no disk")
+        await ask(first, beat("a", epoch, statuses=(running(connector), failure)))
+        await ask(first, beat("a", epoch, statuses=(running(owner_epoch, 0),)))
+        await ask(first, beat("a", epoch, progress=(written(owner_epoch, 100),)))
+        last = (written(owner_epoch, 130, letters=2, last="a.csv, line 7"),)
+        if how == "drained":
+            await ask(first, beat("a", -1, progress=last))
+        else:
+            state = ConnectorChange(connector="c", target_state=TargetState[how])
+            await change(first, UpdateConnectorsRequest(group_id=GROUP, changes=(state,)))
+            response = await ask(first, beat("a", epoch, frozenset(), progress=last))
+            assert response.error_code == 0
+        before = await task_unit(first)
+        assert (before.state, before.member_id) == ("UNASSIGNED" if how == "drained" else how, "")
+        assert before.numbers is not None
+        if stops:
+            await life.aclose()
+        elif how != "drained":
+            await asyncio.sleep(600)
+            await ask(first, beat("a", response.member_epoch))
+            await asyncio.sleep(600)
+        second = await coordinators.enter_async_context(serving(MemoryLog(storage), wall_clock_ms=clock))
+        after = await task_unit(second)
+        assert after.numbers is not None
+        assert (after.state, after.numbers) == (before.state, before.numbers)
+        assert (after.numbers.records_written, after.numbers.dead_letters, after.numbers.errors) == (130, 2, 1)
+        if stops or how != "drained":
+            [history] = (await described(second)).connectors[0].history
+            assert (sum(history.rows), sum(history.errors)) == (130, 3)
+        # The next run begins where the last one ended, and a connector that is created again at zero.
+        if how == "drained":
+            return
+        await change(
+            second, UpdateConnectorsRequest(group_id=GROUP, changes=(ConnectorChange(connector="c", delete=True),))
+        )
+        await change(second, add())
+        assert all(unit.numbers is None for unit in (await described(second)).connectors[0].units)
+    async with serving(MemoryLog(storage), wall_clock_ms=clock) as third:
+        assert all(unit.numbers is None for unit in (await described(third)).connectors[0].units)
 
 
 async def test_totals_that_cannot_be_written_do_not_keep_a_coordinator_from_its_end() -> None:

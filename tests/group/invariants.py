@@ -76,7 +76,8 @@ def indexes_match(group: ConnectGroupState) -> None:
     }
     assert group.runnable == dict(pair for connector in group.connectors.values() for pair in runnable_units(connector))
     assert group.wanted_by == {unit: member_id for member_id, target in group.targets.items() for unit in target.units}
-    assert group.statuses.keys() <= group.runnable.keys(), "a unit that must not run has a status"
+    existing = {Unit(name, task) for name, each in group.connectors.items() for task in range(-1, len(each.tasks))}
+    assert group.statuses.keys() <= existing, "a unit that does not exist has a status"
     there = {
         member_id
         for member_id in group.members

@@ -388,7 +388,7 @@ def test_kafka_12525_status_ends_with_its_grant(scene: Scene, fixed: FixedAssign
     assert shown(scene, 1) == DescribedUnit(task=1, member_id="A", owner_epoch=21, state="STARTING")
 
 
-@pytest.mark.parametrize("how", ["fewer tasks", "deleted", "paused"])
+@pytest.mark.parametrize("how", ["fewer tasks", "deleted", "paused, then deleted"])
 def test_statuses_are_removed_with_their_units_also_after_compaction(
     scene: Scene, fixed: FixedAssignor, how: str
 ) -> None:
@@ -403,6 +403,9 @@ def test_statuses_are_removed_with_their_units_also_after_compaction(
     else:
         fixed.target = {"A": foo(-1)}
         scene.update(want(PAUSED))
+        assert Unit("foo", 2) in scene.group.statuses, "it has the totals of the task"
+        fixed.target = {}
+        scene.update(ConnectorChange(connector="foo", delete=True))
     assert Unit("foo", 2) not in scene.group.statuses
     scene.heartbeat("B", 20, statuses=(status(2, 20),))  # has not received the revocation yet
     assert Unit("foo", 2) not in scene.group.statuses

@@ -343,7 +343,9 @@ class Model(Reconciling):
         if not self.has_room(after, {each.connector for each in request.changes}):
             return Expected(code=InvalidRequest.code)
         changed, self.connectors = after != self.connectors, after
-        self.statuses = {unit: status for unit, status in self.statuses.items() if unit in self.runnable()}
+        # Those of units that are only paused or stopped stay.
+        existing = {Unit(name, task) for name, each in after.items() for task in range(-1, len(each.tasks))}
+        self.statuses = {unit: status for unit, status in self.statuses.items() if unit in existing}
         if changed or self.epoch == 0:
             self.bump()
         versions = tuple(after[each.connector].version if each.connector in after else 0 for each in request.changes)

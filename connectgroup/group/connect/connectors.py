@@ -108,8 +108,9 @@ def update_connectors(
             draft.write(change.after)
         elif change.before is not None:
             draft.forget(Kind.CONNECTOR, change.before.connector)
-        # Explicit tombstones: in a compacted log no other record shows that these units were deleted.
-        for unit in sorted(_runnable(change.before) - _runnable(change.after)):
+        # Explicit tombstones: in a compacted log no other record shows that these units were deleted. The status of a
+        # unit that is only paused or stopped stays: it has the numbers of the task (``StatusRecord.progress``).
+        for unit in sorted(_units(change.before) - _units(change.after)):
             if unit in group.statuses:
                 draft.write(Tombstone(group.statuses[unit].key))
     results = tuple(
@@ -139,6 +140,13 @@ def _check_tasks_max(before: ConnectorRecord | None, after: ConnectorRecord, uni
             f"connector {printable(after.connector)}: tasks.max: got {wanted}; allowed: at most {max(room, 0)}, "
             f"as a group may have {max_units} connectors and tasks (max_units)"
         )
+
+
+def _units(connector: ConnectorRecord | None) -> Units:
+    """All units of a connector, also those that should not run now."""
+    if connector is None:
+        return NO_UNITS
+    return frozenset(Unit(connector.connector, task) for task in range(CONNECTOR, len(connector.tasks)))
 
 
 def _runnable(connector: ConnectorRecord | None) -> Units:
