@@ -97,7 +97,7 @@ def add_connectors(commands: Commands) -> None:
         if name == "logs":
             events.add_argument("--follow", action="store_true", help="go on with those that come, until Ctrl-C")
     edit = add("edit", "change the configuration of a connector in $EDITOR; it is checked before it is sent", "")
-    edit.set_defaults(run=subcommand("editing.edit_connector"))
+    edit.set_defaults(run=subcommand("connectors.edit_connector"))
     add_wait(edit)
     with_connectors(edit.add_argument("name"))
     config = add("config", "print the configuration of a connector as JSON, as put reads it", "connector_config")

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from ..spark.sinks.kafka import KafkaSinkSettings
     from ..spark.sources.kafka import KafkaSourceSettings
 
-SINK: Final = "sink."
 _DIRECTORIES: Final = ("files", "parquet", "spark")
 """Sources that may read all files of a directory."""
 _FILES: Final = ("sqlite", "console")

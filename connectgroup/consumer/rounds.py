@@ -315,19 +315,3 @@ def assignor_named(assignors: Sequence[PartitionAssignor], name: str) -> Partiti
             return assignor
     offered = ", ".join(assignor.name for assignor in assignors)
     raise WireError(f"JoinGroup response: protocol_name: got {printable(name)!r}; allowed: {offered}")
-
-
-def choose_leader(joined: Sequence[tuple[str, int]]) -> str:
-    """Select the leader: of the members with the highest assignor version, the one that joined first.
-
-    A newer assignor can read the metadata of an older one, but not vice versa, so one bounce suffices to introduce a
-    new version. This is for coordinators that receive versions, as ours does (``group.classic``). Kafka's JoinGroup
-    never got the field; there the first member to join leads, and an assignor must read newer metadata as far as it
-    can.
-
-    Args:
-        joined: member id and assignor version (``Assignor.maximum_version``), in order of joining; not empty.
-
-    Source: KIP-429, "Looking into the Future: Assignor Version".
-    """
-    return max(joined, key=lambda member: member[1])[0]

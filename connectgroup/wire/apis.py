@@ -47,10 +47,7 @@ OFFSET_COMMIT: Final = key_of("OffsetCommit")
 OFFSET_FETCH: Final = key_of("OffsetFetch")
 TXN_OFFSET_COMMIT: Final = key_of("TxnOffsetCommit")
 HEARTBEAT: Final = key_of("ConnectGroupHeartbeat")
-PREPARE: Final = key_of("ConnectGroupPrepareAssignment")
-INSTALL: Final = key_of("ConnectGroupInstallAssignment")
 DESCRIBE: Final = key_of("ConnectGroupDescribe")
-UPDATE_CONNECTORS: Final = key_of("ConnectGroupUpdateConnectors")
 DELETE: Final = key_of("ConnectGroupDelete")
 
 

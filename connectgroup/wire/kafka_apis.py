@@ -20,26 +20,19 @@ from ..protocol.messages.cluster import (
 )
 from ..protocol.messages.consumer import (
     ConsumerHeartbeatRequest,
-    ConsumerHeartbeatResponse,
     ConsumerInstallRequest,
-    ConsumerInstallResponse,
     ConsumerPrepareRequest,
-    ConsumerPrepareResponse,
 )
 from ..protocol.messages.offsets import (
     OffsetCommitRequest,
-    OffsetCommitResponse,
     OffsetFetchRequest,
-    OffsetFetchResponse,
 )
 from . import apis
 from .codec import Codec
 from .table import Entry, Party, sent_by
 
 OffsetRequest = OffsetCommitRequest | OffsetFetchRequest
-OffsetResponse = OffsetCommitResponse | OffsetFetchResponse
 ConsumerRequest = ConsumerHeartbeatRequest | ConsumerPrepareRequest | ConsumerInstallRequest
-ConsumerResponse = ConsumerHeartbeatResponse | ConsumerPrepareResponse | ConsumerInstallResponse
 BrokerRequest = (
     MetadataRequest | OffsetRequest | GroupRequest | ConsumerRequest | ApiVersionsRequest | FindCoordinatorRequest
 )

@@ -264,9 +264,6 @@ async def test_what_list_prints_is_put_again(
     assert (await command("connectors", "update", "-")).code == 0
 
 
-NAPS = {"name": "naps", "config": {"connector.class": "idle"}}
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [

@@ -30,7 +30,6 @@ from connectgroup.consumer.rounds import (
     assignments_to_send,
     assignor_named,
     before_joining,
-    choose_leader,
     choose_protocol,
     group_input,
     join_offers,
@@ -167,7 +166,8 @@ class Coordinator:
             self.assignor = _chosen([member.offers for member in self.members.values()])
             for member in self.members.values():
                 member.generation = self.generation
-            self.leader = choose_leader([(member_id, member.version) for member_id, member in self.members.items()])
+            # KIP-429: of the members with the highest assignor version, the one that joined first.
+            self.leader = max(self.members, key=lambda member_id: self.members[member_id].version)
 
 
 def _common(offers: Iterable[Offers]) -> set[str]:

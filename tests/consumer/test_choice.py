@@ -10,7 +10,7 @@ from connectgroup.assignors.cooperative_sticky import CooperativeStickyAssignor
 from connectgroup.assignors.range import RangeAssignor
 from connectgroup.assignors.roundrobin import RoundRobinAssignor
 from connectgroup.assignors.sticky import StickyAssignor
-from connectgroup.consumer.rounds import assignor_named, choose_leader, choose_protocol, join_offers, protocols_of
+from connectgroup.consumer.rounds import assignor_named, choose_protocol, join_offers, protocols_of
 from connectgroup.errors import ConfigError, PluginError, WireError
 from connectgroup.protocol.messages.classic import Subscription
 from connectgroup.wire.embedded import decode_subscription
@@ -140,10 +140,3 @@ def test_assignor_is_the_one_chosen_by_the_coordinator() -> None:
     assert assignor_named([RangeAssignor(), chosen], "cooperative-sticky") is chosen
     with pytest.raises(WireError, match="JoinGroup response: protocol_name: got 'sticky'; allowed: range"):
         assignor_named([RangeAssignor()], "sticky")
-
-
-def test_leader_has_the_highest_assignor_version() -> None:
-    """KIP-429, "Looking into the Future: Assignor Version"."""
-    assert choose_leader([("a", 1), ("b", 3), ("c", 3)]) == "b"
-    assert choose_leader([("b", 0), ("a", 0)]) == "b"  # not by name
-    assert choose_leader([("a", -1)]) == "a"

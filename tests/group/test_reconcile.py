@@ -26,7 +26,7 @@ from connectgroup.protocol.units import Unit, Units
 from .builders import FixedAssignor, Scene, foo, names, response_units, settings, table_of, units_at
 
 STABLE, UNREVOKED, UNRELEASED = MemberState.STABLE, MemberState.UNREVOKED, MemberState.UNRELEASED
-ME, OTHER = "me", "other"
+OTHER = "other"
 
 
 def units(t1: Iterable[int] = (), t2: Iterable[int] = ()) -> Units:

@@ -26,6 +26,15 @@ def start_appending(path: Path, first: int) -> subprocess.Popen[bytes]:
     return subprocess.Popen([*CHILD, "append", str(path), str(first)], stdout=subprocess.PIPE, env=ENVIRONMENT)
 
 
+def killed_after(records: int, path: Path) -> int:
+    """Have a process append to a new log until it has reported this many records, and kill it; return the last one."""
+    with start_appending(path, 0) as child:
+        assert child.stdout is not None
+        last = [int(child.stdout.readline()) for _ in range(records)][-1]
+        child.kill()
+    return last
+
+
 def run_process(what: str, path: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*CHILD, what, str(path)], capture_output=True, text=True, check=False, timeout=60, env=ENVIRONMENT

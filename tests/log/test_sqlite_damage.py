@@ -18,7 +18,7 @@ from connectgroup.log.sqlite.log import SqliteLog
 from connectgroup.log.sqlite.wal import check_wal
 from connectgroup.testing.contracts.log import opened
 
-from .sqlite_helpers import alter, filled_log, parts_in, start_appending, states_of
+from .sqlite_helpers import alter, filled_log, killed_after, parts_in, states_of
 
 
 @pytest.mark.asyncio
@@ -124,12 +124,7 @@ def test_flipped_bit_in_the_write_ahead_log_loses_the_last_transaction_at_most(t
     """F9: SQLite truncates the log at the first bad frame; a cut in the middle is rejected, again and again."""
     generator = random.Random(seed)
     original = tmp_path / "groups.db"
-    child = start_appending(original, 0)
-    assert child.stdout is not None
-    last = [int(child.stdout.readline()) for _ in range(30)][-1]
-    child.kill()
-    child.wait()
-    child.stdout.close()
+    last = killed_after(30, original)
     size = (tmp_path / "groups.db-wal").stat().st_size
     refused = 0
     for turn in range(25):
@@ -173,12 +168,7 @@ def test_write_ahead_log_that_is_damaged_before_its_last_transaction_is_rejected
 def test_only_a_torn_last_transaction_is_cut_off(tmp_path: Path) -> None:
     """F8, F9: a crash during an unacknowledged write."""
     path = tmp_path / "groups.db"
-    child = start_appending(path, 0)
-    assert child.stdout is not None
-    last = [int(child.stdout.readline()) for _ in range(30)][-1]
-    child.kill()
-    child.wait()
-    child.stdout.close()
+    last = killed_after(30, path)
     wal = tmp_path / "groups.db-wal"
     frame = wal.read_bytes()[-4120:]
     with wal.open("ab") as file:
@@ -193,12 +183,7 @@ def test_log_whose_checkpoint_is_blocked_by_a_reader_is_rejected(
 ) -> None:
     """The contents of the write-ahead log must be durable in the file before any request is served."""
     path = tmp_path / "groups.db"
-    child = start_appending(path, 0)
-    assert child.stdout is not None
-    child.stdout.readline()
-    child.kill()
-    child.wait()
-    child.stdout.close()
+    killed_after(1, path)
     reader = sqlite3.connect(path)
     reader.execute("BEGIN")
     reader.execute("SELECT count(*) FROM records").fetchone()
@@ -212,13 +197,7 @@ def test_log_whose_checkpoint_is_blocked_by_a_reader_is_rejected(
 def test_write_ahead_log_that_was_cut_behind_a_transaction_is_detected(tmp_path: Path, transactions: int) -> None:
     """SQLite takes it for a whole one: acknowledged records would be missing without an error."""
     path = tmp_path / "groups.db"
-    child = start_appending(path, 0)
-    assert child.stdout is not None
-    for _ in range(30):
-        child.stdout.readline()
-    child.kill()
-    child.wait()
-    child.stdout.close()
+    killed_after(30, path)
     wal = tmp_path / "groups.db-wal"
     data = wal.read_bytes()
     length = 24 + int.from_bytes(data[8:12], "big")
@@ -245,12 +224,7 @@ def test_missing_file_is_no_empty_log_while_its_lock_file_is_there(
 ) -> None:
     path = tmp_path / "groups.db"
     if killed:
-        child = start_appending(path, 0)
-        assert child.stdout is not None
-        child.stdout.readline()
-        child.kill()
-        child.wait()
-        child.stdout.close()
+        killed_after(1, path)
     else:
         asyncio.run(filled_log(path))
     for file in files:
@@ -267,16 +241,11 @@ def test_missing_file_is_no_empty_log_while_its_lock_file_is_there(
 def test_missing_write_ahead_log_is_detected(tmp_path: Path) -> None:
     """Bad input 30: the file alone would open without an error, without the last acknowledged records."""
     path = tmp_path / "groups.db"
-    child = start_appending(path, 0)
-    assert child.stdout is not None
-    child.stdout.readline()
-    child.kill()
-    child.wait()
-    child.stdout.close()
+    killed_after(1, path)
     (tmp_path / "groups.db-wal").unlink()
     log = SqliteLog(path)
     for _ in range(2):
-        with pytest.raises(LogError, match=f"groups.db-wal is missing though process {child.pid} did not close it"):
+        with pytest.raises(LogError, match=r"groups.db-wal is missing though process \d+ did not close it"):
             asyncio.run(log.open())
     asyncio.run(contents_of_restored(path))
     asyncio.run(states_of(path))

@@ -35,9 +35,6 @@ from connectgroup.worker import call_pool, callbacks, compute, heartbeat, runner
 P = ParamSpec("P")
 T = TypeVar("T")
 
-Pace = Callable[[str], tuple[float, float] | None]
-"""Seconds before a call takes effect, and from there to its return; ``None``: the call never begins."""
-
 NODE: contextvars.ContextVar[Node | None] = contextvars.ContextVar("node", default=None)
 NOWHERE = contextvars.Context()
 """The context of no node: calls in it are never paused (the network, the fault schedule)."""

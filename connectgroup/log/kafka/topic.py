@@ -289,7 +289,7 @@ class Topic:
         Raises:
             OpenTransactionError: the transaction of another program is open.
         """
-        give_up = time.monotonic() + limit_s
+        give_up = time.monotonic() + CALL_S
         with self.errors():
             while (end := self._offset("latest")) > (committed := self._offset("latest", committed=True)):
                 if time.monotonic() > give_up:
@@ -379,7 +379,7 @@ class Tail:
             # Not OFFSET_BEGINNING: librdkafka would ask for the offset, and wait 500 ms if it has no connection yet.
             self._consumer.assign([TopicPartition(topic.topic, topic.partition.partition, 0)])
 
-    def catch_up(self, end: int, *, limit_s: float = CALL_S) -> None:
+    def catch_up(self, end: int) -> None:
         """Read up to an offset of the topic.
 
         Raises:
@@ -390,7 +390,7 @@ class Tail:
         topic = self._topic
         if end < self.position:
             raise LogError(f"{topic.name}: ends at offset {end}, but was read up to {self.position}: it was truncated")
-        give_up = time.monotonic() + limit_s
+        give_up = time.monotonic() + CALL_S
         while self.position < end:
             self.is_usable = False
             with topic.errors():
@@ -411,7 +411,7 @@ class Tail:
             self.is_usable = True
             if self.position < end and time.monotonic() > give_up:
                 raise LogError(
-                    f"{topic.name}: {end - self.position} of {end} offsets are still to be read after {limit_s:g} s"
+                    f"{topic.name}: {end - self.position} of {end} offsets are still to be read after {CALL_S:g} s"
                 )
 
     def _apply(self, message: Message) -> None:

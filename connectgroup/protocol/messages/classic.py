@@ -244,7 +244,6 @@ class LeaveGroupResponse:
 
 
 GroupRequest = JoinGroupRequest | SyncGroupRequest | GroupHeartbeatRequest | LeaveGroupRequest
-GroupResponse = JoinGroupResponse | SyncGroupResponse | GroupHeartbeatResponse | LeaveGroupResponse
 
 UNKNOWN_GENERATION: Final = -1
 """Generation of a member without an assignment, or of one too old to send it; older than any other (KIP-792)."""

@@ -169,7 +169,7 @@ class ManifestSink(PartSink):
             return self._store.commit(owner, ranges)
         path = self._new_file(owner)
         try:
-            size = write_synced(hidden_name(path), partial(self.encode, rows), lists=False)
+            size = write_synced(hidden_name(path), partial(self.encode, rows))
         except BaseException as error:
             remove_file(hidden_name(path))
             if isinstance(error, OSError):
@@ -266,7 +266,7 @@ class ManifestSink(PartSink):
         path = self._new_file(owner)
         parts = [self._directory / name for name in run.files]
         try:
-            size = write_synced(hidden_name(path), partial(self.join, parts), lists=False)
+            size = write_synced(hidden_name(path), partial(self.join, parts))
             show(self._directory, [path.name])
             replace(self._store, owner, run, path.name, size)
         except BaseException:

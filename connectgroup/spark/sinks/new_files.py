@@ -65,7 +65,7 @@ class PartFiles:
     def _write(self, rows: pa.Table, path: Path) -> int:
         hidden = hidden_name(path)
         try:
-            size = write_synced(hidden, partial(self.encode, rows), lists=False)
+            size = write_synced(hidden, partial(self.encode, rows))
             # Looked at after the file is there, as the task deletes it before it looks for files: one of the two sees
             # the other.
             if not self.wanted.exists():
@@ -99,20 +99,13 @@ def show(directory: Path, names: list[str]) -> None:
         raise SinkError(f"{directory}: {disk_says(error)}") from error
 
 
-def write_synced(path: Path, write: Callable[[BinaryIO], None], *, lists: bool = True) -> int:
-    """Write one new file durably; return its size in bytes.
-
-    Args:
-        lists: whether its name is durable, too.
-    """
+def write_synced(path: Path, write: Callable[[BinaryIO], None]) -> int:
+    """Write one new file durably, but not its name; return its size in bytes."""
     with create_file(path) as file:
         write(file)
         file.flush()
         os.fsync(file.fileno())
-        size = file.tell()
-    if lists:
-        sync_directory(path.parent)
-    return size
+        return file.tell()
 
 
 def disk_says(error: OSError) -> str:

@@ -87,7 +87,7 @@ class Driver:
         self.answers: dict[str, Any] = {}
         self.parked: dict[str, Any] = {}
         self.timers: dict[TimerKey, SetTimer] = {}
-        self.parked_as, self.parks = "", False
+        self.parks = False
         self.delays_computations = False
         self.computing: list[Compute] = []
 
@@ -108,7 +108,6 @@ class Driver:
         sender = outcome.sender or getattr(request, "member_id", "")
         if outcome.parks and outcome.response is None:
             self.parked[sender] = request
-            self.parked_as = sender
             return None
         if outcome.parks and not self.delays_computations:
             outcome = self._step(request, client)

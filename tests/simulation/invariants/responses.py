@@ -39,7 +39,6 @@ class RequestsAreIdempotent(Invariant):
     def __init__(self, watch: Watch) -> None:
         super().__init__(watch)
         self._answered: dict[tuple[int, str, int], int] = {}
-        self.compared = 0
 
     def on_response_sent(self, sent: SentResponse) -> None:
         request = sent.request
@@ -87,7 +86,6 @@ class RequestsAreIdempotent(Invariant):
         if request is None or moved_on:
             # With a new target, computed because of this heartbeat, the member's next step differs.
             return
-        self.compared += 1
         second = handle(group, request, now_ms, self.cluster.settings)
         if second.records:
             self.broken(f"{request}, repeated, writes {_kinds(second)}, after {_kinds(outcome)}")

@@ -118,10 +118,6 @@ class ConsumerNode(Node):
         """Whether the consumer takes itself for a member."""
         return self._membership.in_group
 
-    def is_joining(self) -> bool:
-        """Whether the consumer has sent JoinGroup and has not applied the result."""
-        return self._membership.is_rebalancing
-
     async def _live(self) -> None:
         try:
             while self.stop_requested_s is None:
