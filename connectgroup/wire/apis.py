@@ -48,6 +48,7 @@ OFFSET_FETCH: Final = key_of("OffsetFetch")
 TXN_OFFSET_COMMIT: Final = key_of("TxnOffsetCommit")
 HEARTBEAT: Final = key_of("ConnectGroupHeartbeat")
 DESCRIBE: Final = key_of("ConnectGroupDescribe")
+UPDATE_CONNECTORS: Final = key_of("ConnectGroupUpdateConnectors")
 DELETE: Final = key_of("ConnectGroupDelete")
 
 
