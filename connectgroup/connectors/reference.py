@@ -67,6 +67,10 @@ is the one that was read before:
 | another file has the same content | read; if the first one begins with all of it, `source.settle.ms` after its last change | read | read |
 | it has a second name in the directory: a link, hard or symbolic | read once | read under each name | read once |
 
+A file that has changed is compared with all that was read of it, by a checksum. A file of which more than 4 MiB were read, and
+that has grown in place, is compared with the first KiB and the last 4 KiB of that alone: if a program also changes its middle,
+that is not noticed.
+
 The offsets (`GET /connectors/{c}/offsets`) show for each slice the file that it is now, if that has another name. `source.encoding`
 says how bytes become text: bytes that are no text in it are an error with line and byte, a byte order mark is no part of the
 first line, and a file that begins with the mark of another encoding, or like an archive, is an error that says what it is.

@@ -169,6 +169,40 @@ def test_file_rewritten_in_place_is_an_error_that_says_so(tmp_path: Path, same_s
     assert sorted(store) == ["a", "a#2", "a#3"]
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("way", ["replaced", "in place", "compressed"])
+@pytest.mark.parametrize("more", ["", "more\n"])
+def test_file_with_another_value_in_its_middle_is_not_the_one_that_was_read(
+    tmp_path: Path, way: str, more: str, restarts: bool
+) -> None:
+    """A nightly export with as many bytes, whose beginning and end are as they were."""
+    rows = [f"{number},{number * 7919 % 1000:03}\n" for number in range(3_000)]
+    name = "a.gz" if way == "compressed" else "a"
+
+    def write(path: Path, text: str) -> None:
+        path.write_bytes(gzip.compress(text.encode(), mtime=0) if way == "compressed" else text.encode())
+
+    (tmp_path / "a").write_text("".join(rows))
+    reader = Reader(tmp_path, {})
+    assert reader.read() == "".join(rows)
+    rows[1_500] = f"1500,{(1500 * 7919 + 1) % 1000:03}\n"
+    changed = "".join(rows) + more
+    if way == "in place":
+        write(tmp_path / name, changed)
+    else:
+        write(tmp_path / "new.tmp", changed)
+        (tmp_path / "a").unlink()
+        (tmp_path / "new.tmp").rename(tmp_path / name)
+    os.utime(tmp_path / name, (1, 1))
+    if way != "compressed":
+        with pytest.raises(SourceError, match="a: was rewritten: it no longer begins with"):
+            reread(reader, restarts).read()
+    again = Reader(tmp_path, reader.store, on_rewrite="read")
+    assert again.read() == changed
+    assert again.read() == reread(again, restarts, on_rewrite="read").read() == ""
+    assert again.planner.lag(again.store).files == 0
+
+
 def test_file_rewritten_with_the_same_beginning_continues(tmp_path: Path) -> None:
     """A writer that replaces a file by a longer version of it."""
     store: dict[str, int] = {}
@@ -198,6 +232,20 @@ def test_file_moved_from_another_disk_is_not_read_again(tmp_path: Path) -> None:
     shutil.copy2(tmp_path / "a", tmp_path / "b")
     (tmp_path / "a").unlink()
     assert Reader(tmp_path, store).read() == ""
+
+
+def test_archive_with_another_value_and_the_time_of_the_last_one_is_read(tmp_path: Path) -> None:
+    """Some programs give each file that they extract the same time."""
+    rows = [f"{number}\n" for number in range(1_000, 4_000)]
+    (tmp_path / "monday").write_text("".join(rows))
+    os.utime(tmp_path / "monday", (1, 1))
+    reader = Reader(tmp_path, {})
+    assert reader.read() == "".join(rows)
+    (tmp_path / "monday").rename(tmp_path.parent / f"{tmp_path.name}-old")
+    rows[1_500] = "9999\n"
+    (tmp_path / "tuesday").write_text("".join(rows))
+    os.utime(tmp_path / "tuesday", (1, 1))
+    assert reader.read() == "".join(rows)
 
 
 LINES = "".join(f"line {n}\n" for n in range(200))

@@ -84,6 +84,26 @@ def test_file_that_was_replaced_is_an_error_or_a_new_file(
 
 
 @pytest.mark.parametrize("restarts", [False, True])
+def test_file_that_differs_in_one_value_alone_is_another_one(tmp_path: Path, restarts: bool) -> None:
+    """As many bytes, and the same beginning and footer: the statistics have the least and the greatest value."""
+    numbers = [*range(3_000)]
+
+    def write_plain(path: Path) -> None:
+        pyarrow.parquet.write_table(pa.table({"a": numbers}), path, compression="none", use_dictionary=False)
+
+    write_plain(tmp_path / "a.parquet")
+    reader = Reader(tmp_path, on_rewrite="read", max_rows_per_batch="1000")
+    assert reader.numbers() == numbers
+    numbers[1_500] = 7
+    write_plain(tmp_path / "new.tmp")
+    (tmp_path / "new.tmp").rename(tmp_path / "a.parquet")
+    if restarts:
+        reader = Reader(tmp_path, reader.at, on_rewrite="read", max_rows_per_batch="1000")
+    assert reader.numbers() == numbers
+    assert reader.numbers() == []
+
+
+@pytest.mark.parametrize("restarts", [False, True])
 def test_renamed_file_is_not_read_again(tmp_path: Path, restarts: bool) -> None:
     write(tmp_path / "a.parquet", a=[1, 2])
     reader = Reader(tmp_path)

@@ -1,8 +1,10 @@
 """Recognizes a file by what was read of it, and by its name or inode, as the user chooses (``IdentityMode``).
 
-The identity of a file has a fingerprint: a digest of the first KiB and of the last 4 KiB of what was read. It is
-committed with the position, as its metadata. A renamed file has the same fingerprint; a file that was rewritten in
-place has another one. Equal inodes and times of the last change save reading the file again.
+The identity of a file has a fingerprint: a digest of the first KiB and of the last 4 KiB of what was read, and a
+checksum of all of it. It is committed with the position, as its metadata. A renamed file has the same fingerprint; a
+file that was rewritten in place has another one. Equal inodes and times of the last change save reading the file again.
+So does growth of a long file: to read a log whole whenever it has grown would take quadratic time. Of such a file, only
+the beginning and the end of what was read are compared.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +32,11 @@ IdentityMode = Literal["content", "name", "inode"]
 HEAD_BYTES: Final = 1024
 TAIL_BYTES: Final = 4096
 _BLOCK_BYTES: Final = 1 << 20
+_SHORT_BYTES: Final = 4 << 20
+"""Of a file of which no more was read, all of that is compared whenever it has changed."""
+_MAX_COMPARED: Final = 4_096
+_compared: Final[dict[tuple[int, ...], bool]] = {}
+"""Whether a version of a file begins with all that was read. Changed by ``Identity.has_all_of``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +50,7 @@ class Identity:
         read: number of bytes read, from the start.
         head: digest of the first ``HEAD_BYTES`` of them.
         tail: digest of the last ``TAIL_BYTES`` of them.
+        whole: CRC-32 of all of them; null: not known.
         packed_from: the slice of the file that this compressed file was made of; empty: not known.
         skip: the decompressed bytes that were read of that file, before it was compressed.
         is_cut: whether it is compressed, and its last line was read without a line feed.
@@ -53,16 +62,32 @@ class Identity:
     read: int
     head: str
     tail: str
+    whole: int | None = None
     packed_from: str = ""
     skip: int = 0
     is_cut: bool = False
 
     @classmethod
     def of(
-        cls, descriptor: int, file: str, read: int, *, packed_from: str = "", skip: int = 0, is_cut: bool = False
+        cls,
+        descriptor: int,
+        file: str,
+        read: int,
+        *,
+        before: Identity | None = None,
+        packed_from: str = "",
+        skip: int = 0,
+        is_cut: bool = False,
     ) -> Identity:
-        """Return the identity of an open file of which ``read`` bytes have been read."""
+        """Return the identity of an open file of which ``read`` bytes have been read.
+
+        Args:
+            before: the identity that it had when fewer bytes had been read.
+        """
         found = os.fstat(descriptor)
+        start, whole = 0, 0
+        if before is not None and before.whole is not None and before.read <= read:
+            start, whole = before.read, before.whole
         return cls(
             file=file,
             inode=found.st_ino,
@@ -70,6 +95,7 @@ class Identity:
             read=read,
             head=_digest(os.pread(descriptor, min(read, HEAD_BYTES), 0)),
             tail=_tail(descriptor, read),
+            whole=_checksum(descriptor, start, read, whole),
             packed_from=packed_from,
             skip=skip,
             is_cut=is_cut,
@@ -94,6 +120,8 @@ class Identity:
             "head": self.head,
             "tail": self.tail,
         }
+        if self.whole is not None:
+            plain |= {"whole": self.whole}
         if self.packed_from:
             plain |= {"packed_from": self.packed_from}
         if self.skip:
@@ -103,12 +131,27 @@ class Identity:
         return json.dumps({"identity": plain, **more}, separators=(",", ":"))
 
     def has_content_of(self, descriptor: int) -> bool:
-        """Whether an open file begins with what was read."""
+        """Whether an open file begins with what was read, by the beginning and the end of that."""
         return (
             os.fstat(descriptor).st_size >= self.read
             and _digest(os.pread(descriptor, min(self.read, HEAD_BYTES), 0)) == self.head
             and _tail(descriptor, self.read) == self.tail
         )
+
+    def has_all_of(self, descriptor: int) -> bool:
+        """Whether an open file begins with what was read, by all of that."""
+        if not self.has_content_of(descriptor):
+            return False
+        if self.whole is None:
+            return True
+        found = os.fstat(descriptor)
+        version = found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, self.read, self.whole
+        has_all = _compared.get(version)
+        if has_all is None:
+            if len(_compared) >= _MAX_COMPARED:
+                _compared.clear()
+            has_all = _compared[version] = _checksum(descriptor, 0, self.read) == self.whole
+        return has_all
 
     def is_unchanged(self, found: os.stat_result) -> bool:
         """Whether a file has the inode, the size and the time of change that it had when all of it was read."""
@@ -120,7 +163,8 @@ class Identity:
             return False
         try:
             with open_below(root, name) as file:
-                return self.has_content_of(file.fileno())
+                may_be_log = found.st_ino == self.inode and found.st_size > self.read > _SHORT_BYTES
+                return self.has_content_of(file.fileno()) if may_be_log else self.has_all_of(file.fileno())
         except OSError:
             return True  # The planner reports the error when it opens the file.
 
@@ -136,13 +180,14 @@ class Identity:
             head = stream.read(min(self.read, HEAD_BYTES))
             if len(head) < min(self.read, HEAD_BYTES) or _digest(head) != self.head:
                 return False
-            at, tail = len(head), head
+            at, tail, whole = len(head), head, zlib.crc32(head)
             while at < self.read and (block := stream.read(min(_BLOCK_BYTES, self.read - at))):
                 at += len(block)
+                whole = zlib.crc32(block, whole)
                 tail = (tail + block)[-TAIL_BYTES:]
         except OSError:
             return False  # Damaged, or not complete: the reader reports it.
-        return at == self.read and _digest(tail) == self.tail
+        return at == self.read and _digest(tail) == self.tail and self.whole in (None, whole)
 
     def may_be_renamed_to(self, found: os.stat_result, mode: IdentityMode, *, was_truncated: bool = False) -> bool:
         """Whether a file of another name, with the same content, counts as this one and not as a new file.
@@ -189,12 +234,15 @@ class Index:
         """
         try:
             with open_below(root, file_name) as file:
-                head = os.pread(file.fileno(), HEAD_BYTES, 0)
+                head, inode = os.pread(file.fileno(), HEAD_BYTES, 0), os.fstat(file.fileno()).st_ino
                 for length in self._lengths:
                     if length > len(head):
                         continue
                     for name, identity in self._by_head.get((length, _digest(head[:length])), {}).items():
-                        if accepts(name, identity) and identity.has_content_of(file.fileno()):
+                        if not accepts(name, identity):
+                            continue
+                        is_moved = identity.inode == inode
+                        if identity.has_content_of(file.fileno()) and (is_moved or identity.has_all_of(file.fileno())):
                             yield name, identity
         except OSError:
             return
@@ -220,6 +268,13 @@ def stats_of(root: Path, names: Sequence[str]) -> dict[str, os.stat_result]:
 def _tail(descriptor: int, read: int) -> str:
     start = max(0, read - TAIL_BYTES)
     return _digest(os.pread(descriptor, read - start, start))
+
+
+def _checksum(descriptor: int, start: int, end: int, before: int = 0) -> int:
+    """Return the checksum of the bytes of an open file up to ``end``, given that of those before ``start``."""
+    while start < end and (block := os.pread(descriptor, min(_BLOCK_BYTES, end - start), start)):
+        start, before = start + len(block), zlib.crc32(block, before)
+    return before
 
 
 def _digest(data: bytes) -> str:

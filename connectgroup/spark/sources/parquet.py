@@ -208,7 +208,8 @@ class ParquetSource(SlicedSource):
             if rows == position:
                 return None
             with open_below(self._root, name) as file:
-                identity = Identity.of(file.fileno(), name, os.fstat(file.fileno()).st_size)
+                before, size = catalog.identity(slice_) if position else None, os.fstat(file.fileno()).st_size
+                identity = Identity.of(file.fileno(), name, size, before=before)
         except FileNotFoundError:
             return None  # Deleted since the listing.
         except OSError as error:

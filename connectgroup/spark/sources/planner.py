@@ -255,7 +255,10 @@ class Planner:
                 packed = catalog.packed(name, codec) if codec and position == 0 else None
                 from_, skip = packed or ("", 0)
                 is_cut = self._cut.get(name) == (opened.st_ino, opened.st_size, opened.st_mtime_ns)
-                identity = Identity.of(file.fileno(), name, end, packed_from=from_, skip=skip, is_cut=is_cut)
+                before = known if position else None
+                identity = Identity.of(
+                    file.fileno(), name, end, before=before, packed_from=from_, skip=skip, is_cut=is_cut
+                )
         except FileNotFoundError as error:
             if (self.root / name).is_symlink():
                 raise unreadable(self.root / name, error) from error
