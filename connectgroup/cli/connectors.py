@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 NOTE_TIMEOUT_S = 2.0
 """How long commands that change a connector wait for a note on it."""
 
+UNCHANGED: Final = "not changed"
+
 STATES = {"resume": TargetState.RUNNING, "pause": TargetState.PAUSED, "stop": TargetState.STOPPED}
 
 
@@ -99,9 +101,9 @@ async def put_connectors(options: argparse.Namespace) -> int:
         if options.action != "update":
             await check_group(admin, options)
         for connector in connectors:
-            created, version = await _put(admin, options, connector)
-            text = f"{'created' if created else 'updated'}, version {version}"
-            done.append({"name": connector.name, "version": version})
+            text, version = await _put(admin, options, connector)
+            done.append({"name": connector.name, "version": version, "changed": text != UNCHANGED})
+            text = f"{text}, version {version}"
             if not options.json:
                 _report(options, connector.name, text)
             elif connector is connectors[-1]:
@@ -140,19 +142,25 @@ def _check_written(
         raise InvalidRequest(f"{where}: {found.errors[0]}")
 
 
-async def _put(admin: Admin, options: argparse.Namespace, connector: ConnectorFile) -> tuple[bool, int]:
-    """Write one connector; return whether it is new, and its version."""
-    if options.action == "update":
-        await admin.describe_connector(options.group, connector.name)
-    else:
+async def _put(admin: Admin, options: argparse.Namespace, connector: ConnectorFile) -> tuple[str, int]:
+    """Write one connector; return what was done, and its version."""
+    if options.action != "update":
         state = TargetState[connector.initial_state]
         try:
-            return True, await admin.add_connector(options.group, connector.name, connector.config, state=state)
+            return "created", await admin.add_connector(options.group, connector.name, connector.config, state=state)
         except ConnectorAlreadyExists:
             if options.action == "create":
                 raise
+    before = await admin.describe_connector(options.group, connector.name)
     done = await admin.put_connector(options.group, connector.name, connector.config)
-    return done.created, done.version
+    if done.created:  # it was deleted meanwhile
+        return "created", done.version
+    return _updated(before, done.version), done.version
+
+
+def _updated(before: DescribedConnector, version: int) -> str:
+    """What a change has done: the version of a connector stays if its new configuration is the one that it has."""
+    return UNCHANGED if version == before.version else "updated"
 
 
 async def translate_connector(options: argparse.Namespace) -> int:
@@ -190,13 +198,14 @@ async def patch_connector(options: argparse.Namespace) -> int:
     if not patch:
         raise ConfigError("SETTING=VALUE", "nothing", "settings to change, or --remove SETTING")
     async with connected(options) as admin:
-        current: dict[str, str | None] = {
-            **config_of((await admin.describe_connector(options.group, options.name)).config)
-        }
+        before = await admin.describe_connector(options.group, options.name)
+        current: dict[str, str | None] = {**config_of(before.config)}
         patched = {**current, **patch}
         check_connector(options.name, {name: value for name, value in patched.items() if value is not None})
         version = await admin.patch_connector(options.group, options.name, patch)
-        _report(options, options.name, f"updated, version {version}", version=version)
+        text = _updated(before, version)
+        changed = text != UNCHANGED
+        _report(options, options.name, f"{text}, version {version}", version=version, changed=changed)
         config = {name: value for name, value in patched.items() if value is not None}
         await _note_rejection(admin, options, options.name, config, version)
         await wait_for(admin, options, options.name, version=version)

@@ -257,11 +257,26 @@ async def test_what_list_prints_is_put_again(
     assert [each["name"] for each in json.loads(done.out)] == ["naps", "other"]
     assert (await command("connectors", "list", "--json")).out == listed
     monkeypatch.setattr("sys.stdin", io.StringIO(listed))
-    assert (await command("connectors", "put", "-")).out.count(": updated, version ") == 2
+    assert (await command("connectors", "put", "-")).out.count(": not changed, version ") == 2
     one = (await command("connectors", "config", "other")).out
     assert json.loads(one) == {**config, "name": "other"}
     monkeypatch.setattr("sys.stdin", io.StringIO(one))
     assert (await command("connectors", "update", "-")).code == 0
+
+
+async def test_put_and_patch_say_when_a_configuration_stays_as_it_is(command: Command, tmp_path: Path) -> None:
+    file = tmp_path / "naps.json"
+    file.write_text(json.dumps({"name": "naps", "config": {"connector.class": "idle", "tasks.max": 2}}))
+    assert (await command("connectors", "put", file)).out.startswith("connector naps: created, version ")
+    before = json.loads((await command("connectors", "describe", "naps", "--json")).out)
+    for action in ("put", "update"):
+        assert (await command("connectors", action, file)).out.startswith("connector naps: not changed, version ")
+        done = json.loads((await command("connectors", action, file, "--json")).out)
+        assert (done["version"], done["changed"]) == (before["version"], False)
+    assert (await command("connectors", "patch", "naps", "tasks.max=2")).out.startswith("connector naps: not changed, ")
+    done = json.loads((await command("connectors", "patch", "naps", "tasks.max=3", "--json")).out)
+    assert done["changed"]
+    assert (await command("connectors", "put", file)).out.startswith("connector naps: updated, version ")
 
 
 @pytest.mark.parametrize(
