@@ -19,7 +19,7 @@ from ..protocol.messages.common import config_of
 from ..protocol.messages.describe import DescribedConnector
 from ..protocol.records.connect import TargetState
 from ..protocol.units import CONNECTOR, Unit, counted, printable
-from .arguments import secrets_of
+from .arguments import allowed_paths_of, secrets_of
 from .render import print_json, print_table
 from .requests import check_group, connected
 from .status import state_of
@@ -227,13 +227,14 @@ async def validate_connector(options: argparse.Namespace) -> int:
     from ..config.connector_validation import validate
     from ..threads import off_loop
 
-    access = None if options.offline else Permissions(secrets=secrets_of(options))
+    paths = allowed_paths_of(options)
+    access = None if options.offline else Permissions(secrets=secrets_of(options), paths=paths)
     connectors = read_several(options.file)
     results, code = [], 0
     for number, connector in enumerate(connectors):
         where = f"{options.file}[{number}]" if len(connectors) > 1 else str(options.file)
         config = {**connector.config, "name": connector.name}
-        found = await off_loop("validate", partial(validate, config, access=access))
+        found = await off_loop("validate", partial(validate, config, paths, access=access))
         code = 1 if found.errors else code
         results.append(found.as_json())
         if not options.json:

@@ -671,6 +671,20 @@ async def test_edit_changes_nothing_unless_a_valid_change_is_saved(
 # ---- several connectors in a file
 
 
+@pytest.mark.parametrize("more", [(), ("--offline",)])
+async def test_validate_knows_the_paths_that_the_workers_allow_if_they_are_given(
+    command: Command, pipeline: Path, tmp_path: Path, more: tuple[str, ...]
+) -> None:
+    other = tmp_path / "other"
+    (tmp_path / "in").mkdir()
+    done = await command("connectors", "validate", pipeline, "--allowed-path", other, *more)
+    assert done.code == 1
+    assert f"allowed: a path at or below one of --allowed-path ({other})" in done.out
+    assert (await command("connectors", "validate", pipeline, "--allowed-path", tmp_path, *more)).code == 0
+    done = await command("connectors", "validate", pipeline, "--allowed-path", "data", *more)
+    assert (done.code, "--allowed-path" in done.err) == (2, True)
+
+
 async def test_validate_takes_what_translate_prints_for_several_tables(command: Command, tmp_path: Path) -> None:
     path = tmp_path / "several.json"
     good = {"name": "good", "config": {"connector.class": "idle"}}
