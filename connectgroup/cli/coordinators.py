@@ -33,6 +33,9 @@ async def list_coordinators(options: argparse.Namespace) -> int:
             for each in shown["coordinators"]
         ],
     )
+    if unserved := shown["unserved_partitions"]:
+        numbers = ", ".join(map(str, unserved))
+        print(f"no coordinator serves {f'partition {numbers} of ' if is_partitioned else ''}the log at present")
     if failover := shown["last_failover"]:
         which = f" partition {failover['partition']}" if is_partitioned else ""
         at, took_ms = time_text(failover["at_ms"]), failover["took_ms"]

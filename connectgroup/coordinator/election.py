@@ -13,11 +13,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import zlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 
 from ..checks import parse_address
 from ..errors import ConnectGroupError, CoordinatorNotAvailable, LogError, NotCoordinator
-from ..log.base import LogAway, LogHeld, Ownership, SharedLog
+from ..log.base import LogAway, LogHeld, Ownership, SharedLog, owners_and_standbys
 from ..protocol.messages.api import Request, Response
 from ..protocol.messages.cluster import (
     DescribeCoordinatorsRequest,
@@ -126,7 +127,7 @@ class ElectedCoordinator:
     ) -> Response:
         """See ``messages.Handler``."""
         if isinstance(request, DescribeCoordinatorsRequest):
-            return await self._described(request)
+            return replace(await described(self._ownerships(), request), coordinator_epoch=self.log.epoch)
         if isinstance(request, FindCoordinatorRequest):  # of a client in this process; the port responds itself
             return found_coordinators(request, self.find)
         if self.serving is None:
@@ -160,23 +161,8 @@ class ElectedCoordinator:
             self._ownership = asyncio.ensure_future(self.log.ownership())
         return await asyncio.shield(self._ownership)
 
-    async def _described(self, request: DescribeCoordinatorsRequest) -> DescribeCoordinatorsResponse:
-        try:
-            found = await self.ownership()
-        except LogError as error:
-            refused = CoordinatorNotAvailable(str(error))
-            return DescribeCoordinatorsResponse(error_code=refused.code, error_message=str(refused))
-        return DescribeCoordinatorsResponse(
-            coordinators=tuple(
-                DescribedCoordinator(address=each.address, epoch=each.epoch, since_ms=each.since_ms, lag_ms=each.lag_ms)
-                for each in found.coordinators
-                if each.epoch >= 0 or request.include_standbys
-            ),
-            failover_ms=found.failover_ms,
-            failover_took_ms=found.failover_took_ms,
-            failover_cause=found.failover_cause,
-            coordinator_epoch=self.log.epoch,
-        )
+    async def _ownerships(self) -> Sequence[Ownership]:
+        return (await self.ownership(),)
 
     def _refusal(self, request: Request) -> Response:
         owner = self.log.owner
@@ -214,3 +200,39 @@ class ElectedCoordinator:
         if self.log.successor is not None:
             self.log.successor = ""
         self.on_term_end()
+
+
+async def described(
+    ownerships: Awaitable[Sequence[Ownership]], request: DescribeCoordinatorsRequest
+) -> DescribeCoordinatorsResponse:
+    """The coordinators of a log, from the ownership of each of its partitions."""
+    try:
+        found = await ownerships
+    except LogError as error:
+        refused = CoordinatorNotAvailable(str(error))
+        return DescribeCoordinatorsResponse(error_code=refused.code, error_message=str(refused))
+    is_partitioned = len(found) > 1
+    owners, standbys = owners_and_standbys(found)
+    number, last = max(enumerate(found), key=lambda each: each[1].failover_ms)
+    return DescribeCoordinatorsResponse(
+        coordinators=(
+            *(
+                DescribedCoordinator(
+                    address=each.address,
+                    epoch=each.epoch,
+                    since_ms=each.since_ms,
+                    partition=owned if is_partitioned else -1,
+                )
+                for owned, each in owners
+            ),
+            *(
+                DescribedCoordinator(address=each.address, since_ms=each.since_ms, lag_ms=each.lag_ms)
+                for each in (standbys if request.include_standbys else ())
+            ),
+        ),
+        failover_ms=last.failover_ms,
+        failover_took_ms=last.failover_took_ms,
+        failover_cause=last.failover_cause,
+        failover_partition=number if is_partitioned and last.failover_ms >= 0 else -1,
+        partitions=len(found),
+    )

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final
 from ..errors import ComputeAssignment, FencedInstanceId, FencedMemberEpoch, LogError, UnknownMemberId
 from ..group.connect.state import ConnectGroupState
 from ..group.registry import GroupNumbers
-from ..log.base import Candidate, Log, Ownership, SharedLog
+from ..log.base import Candidate, Log, Ownership, SharedLog, owners_and_standbys
 from ..protocol.messages.describe import Rebalance
 from ..protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from ..protocol.records.base import Kind, Tombstone
@@ -326,13 +326,8 @@ class SharedLogMetrics(MetricSource):
 
     def _coordinators(self) -> Sequence[Candidate]:
         """Each coordinator once: those that own a partition as owners."""
-        found: dict[str, Candidate] = {}
-        for ownership in self._found or ():
-            for each in ownership.coordinators:
-                before = found.get(each.address)
-                if before is None or (before.epoch < 0 <= each.epoch):
-                    found[each.address] = each
-        return list(found.values())
+        owners, standbys = owners_and_standbys(self._found or ())
+        return [*{owner.address: owner for _, owner in owners}.values(), *standbys]
 
 
 class _SharedLogCoordinator(MetricSource):

@@ -24,21 +24,16 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, cast
 
-from ..errors import ConfigError, CoordinatorNotAvailable, LogError
+from ..errors import ConfigError, LogError
 from ..log.base import REGISTER_S, Ownership, SharedLog
 from ..protocol.messages.api import Request, Response
-from ..protocol.messages.cluster import (
-    DescribeCoordinatorsRequest,
-    DescribeCoordinatorsResponse,
-    DescribedCoordinator,
-    FindCoordinatorRequest,
-)
+from ..protocol.messages.cluster import DescribeCoordinatorsRequest, FindCoordinatorRequest
 from ..protocol.messages.describe import DescribeResponse, ListGroupsRequest, ListGroupsResponse
 from ..protocol.messages.rejected import error_of
 from ..protocol.units import partition_of, printable
 from ..transport.group_access import OF_ALL, SEVERAL, group_of, groups_asked
 from ..transport.tcp_server import found_coordinators
-from .election import ElectedCoordinator
+from .election import ElectedCoordinator, described
 from .runtime import Coordinator
 
 BALANCE_S: Final = 1.0
@@ -141,7 +136,7 @@ class PartitionedCoordinator:
         if len(self.parts) == 1:
             return cast(Response, await handled(self.parts[0], request))
         if isinstance(request, DescribeCoordinatorsRequest):
-            return await self._described(request)
+            return await described(self.ownerships(), request)
         if isinstance(request, FindCoordinatorRequest):  # of a client in this process; the port responds itself
             return found_coordinators(request, self.find)
         if not (asked := groups_asked(request)):
@@ -217,35 +212,6 @@ class PartitionedCoordinator:
         """
         return await asyncio.gather(*(part.ownership() for part in self.parts))
 
-    async def _described(self, request: DescribeCoordinatorsRequest) -> DescribeCoordinatorsResponse:
-        try:
-            found = await self.ownerships()
-        except LogError as error:
-            refused = CoordinatorNotAvailable(str(error))
-            return DescribeCoordinatorsResponse(error_code=refused.code, error_message=str(refused))
-        owners = [
-            DescribedCoordinator(address=each.address, epoch=each.epoch, since_ms=each.since_ms, partition=number)
-            for number, ownership in enumerate(found)
-            for each in ownership.coordinators
-            if each.epoch >= 0
-        ]
-        serving = {each.address for each in owners}
-        standbys = {
-            each.address: DescribedCoordinator(address=each.address, since_ms=each.since_ms, lag_ms=each.lag_ms)
-            for ownership in found
-            for each in ownership.coordinators
-            if each.address not in serving and request.include_standbys
-        }
-        number, last = max(enumerate(found), key=lambda each: each[1].failover_ms)
-        return DescribeCoordinatorsResponse(
-            coordinators=(*owners, *(standbys[address] for address in sorted(standbys))),
-            failover_ms=last.failover_ms,
-            failover_took_ms=last.failover_took_ms,
-            failover_cause=last.failover_cause,
-            failover_partition=number if last.failover_ms >= 0 else -1,
-            partitions=len(found),
-        )
-
     async def _balance(self) -> None:
         """Hand partitions over to coordinators that own fewer."""
         loop = asyncio.get_running_loop()
@@ -305,7 +271,9 @@ def surplus_of(
         number: {
             each.address
             for each in ownership.coordinators
-            if each.epoch < 0 and 0 <= each.lag_ms <= 1_000 * SEEN_S and each.address not in (address, *without)
+            if each.epoch < 0
+            and 0 <= each.lag_ms <= 1_000 * SEEN_S
+            and each.address not in ("", address, *without)  # empty: of ``groups recover``
         }
         for number, ownership in enumerate(found)
         if owners[number] == address

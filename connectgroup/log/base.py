@@ -166,6 +166,29 @@ class Ownership:
         return next((each for each in self.coordinators if each.epoch >= 0), None)
 
 
+def owners_and_standbys(found: Sequence[Ownership]) -> tuple[list[tuple[int, Candidate]], list[Candidate]]:
+    """The coordinators of a log, from the ownership of each of its partitions.
+
+    Returns:
+        The owner of each partition that has one, with its number; and once each, sorted by address, those that own
+        none, with the largest lag of all partitions. Of several processes at one address, the newest counts.
+    """
+    owners = [(number, ownership.owner) for number, ownership in enumerate(found) if ownership.owner is not None]
+    serving = {owner.address for _, owner in owners}
+    standbys: dict[str, Candidate] = {}
+    for ownership in found:
+        newest: dict[str, Candidate] = {}
+        for each in ownership.coordinators:
+            if each.address not in serving and (
+                each.address not in newest or each.lag_ms < newest[each.address].lag_ms
+            ):
+                newest[each.address] = each
+        for address, each in newest.items():
+            if address not in standbys or each.lag_ms > standbys[address].lag_ms:
+                standbys[address] = each
+    return owners, [standbys[address] for address in sorted(standbys)]
+
+
 NONE_STOOD_BY: Final = "no coordinator stood by"
 """``Ownership.failover_cause`` of an owner that was started when its predecessor had ended: no fail-over, but a gap."""
 

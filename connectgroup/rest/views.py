@@ -186,7 +186,8 @@ def _state(connector: DescribedConnector, unit: DescribedUnit) -> str:
 def coordinators_description(found: DescribeCoordinatorsResponse, address: str) -> dict[str, Any]:
     """``GET /coordinators``: the coordinators of the log, the one that serves first, and the last fail-over.
 
-    Of a log with several partitions: an entry for each partition with its owner, then the coordinators that own none.
+    Of a log with several partitions: an entry for each partition that has an owner, then the coordinators that own
+    none. ``unserved_partitions`` have no owner at present; that of a log with one partition is 0.
 
     Args:
         address: of the coordinator that has responded.
@@ -194,6 +195,7 @@ def coordinators_description(found: DescribeCoordinatorsResponse, address: str) 
     failover = {"at_ms": found.failover_ms, "took_ms": found.failover_took_ms, "cause": found.failover_cause}
     if found.partitions > 1:
         failover["partition"] = found.failover_partition
+    served = {max(0, each.partition) for each in found.coordinators if each.epoch >= 0}
     return {
         "coordinators": [
             {
@@ -207,6 +209,7 @@ def coordinators_description(found: DescribeCoordinatorsResponse, address: str) 
             for each in found.coordinators
         ],
         "partitions": found.partitions,
+        "unserved_partitions": [number for number in range(found.partitions) if number not in served],
         "last_failover": failover if found.failover_ms >= 0 else None,
     }
 

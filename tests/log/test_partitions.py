@@ -27,9 +27,9 @@ from connectgroup.coordinator import metrics, partitions
 from connectgroup.coordinator.partitions import PartitionedCoordinator, surplus_of
 from connectgroup.coordinator.runtime import Coordinator
 from connectgroup.coordinator.server import CoordinatorServer
-from connectgroup.errors import ConfigError, CoordinatorNotAvailable, GroupIdNotFound, LogError
+from connectgroup.errors import ConfigError, CoordinatorNotAvailable, GroupIdNotFound, LogError, NotCoordinator
 from connectgroup.group.connect.settings import GroupSettings
-from connectgroup.log.base import Candidate, Ownership
+from connectgroup.log.base import Candidate, Ownership, owners_and_standbys
 from connectgroup.log.leased import LeasedLog
 from connectgroup.log.registry import log_from_url
 from connectgroup.protocol.messages.cluster import FindCoordinatorRequest
@@ -106,6 +106,27 @@ def test_partition_is_handed_over_only_while_all_are_owned_and_to_one_that_is_th
     assert surplus_of("a", ownerships("aaaa", "abc"), {"b"}) == (3, "c"), "one that has not taken a partition"
 
 
+def test_partition_is_handed_over_to_no_process_that_serves_nothing() -> None:
+    """``groups recover`` has no address."""
+    assert surplus_of("a", ownerships("aaaa", ["a", ""])) is None
+
+
+def test_coordinator_that_stands_by_is_described_once_with_its_largest_lag() -> None:
+    """Of a former process at its address, which is listed for some seconds, nothing is said."""
+
+    def standby(address: str, lag_ms: int) -> Candidate:
+        return Candidate(address=address, epoch=-1, since_ms=1, lag_ms=lag_ms)
+
+    owner = Candidate(address="a", epoch=1, since_ms=1)
+    found = [
+        Ownership(coordinators=(owner, standby("c", 100), standby("c", 9_000), standby("b", 300))),
+        Ownership(coordinators=(standby("a", 200), standby("b", 700), standby("c", 400))),
+    ]
+    owners, standbys = owners_and_standbys(found)
+    assert owners == [(0, owner)]
+    assert [(each.address, each.lag_ms) for each in standbys] == [("b", 700), ("c", 400)]
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_balance_is_reached_with_the_fewest_moves(seed: int) -> None:
     """Nothing goes back and forth, and one coordinator hands over at a time."""
@@ -159,6 +180,10 @@ async def test_log_keeps_the_number_of_partitions_of_its_first_start(database: s
     assert await number_of(None, other) == await number_of(1, other) == 1
     with pytest.raises(LogError, match="was started with 1 partition, not 8"):
         await number_of(8, other)
+    server = CoordinatorServer(checked(CoordinatorConfig, {"log": database, "partitions": 2, "port": 0}))
+    with pytest.raises(LogError, match=r"was started with 3 partitions, not 2: .*; allowed: --partitions 3, or none"):
+        await server.start()
+    await server.close()
 
 
 @pytest.mark.asyncio
@@ -481,12 +506,14 @@ async def test_groups_of_all_partitions_are_recovered(
 
 
 @pytest.mark.asyncio
-async def test_list_of_groups_fails_rather_than_leave_out_a_partition(
-    database: str, tmp_path: Path, quick: None
+async def test_groups_of_a_partition_without_an_owner_are_refused_by_name_and_the_others_served(
+    database: str, tmp_path: Path, quick: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Nothing hangs, and nothing is left out; what waits goes on once the partition has an owner."""
     async with cluster_at(database, tmp_path) as cluster:
         server = await cluster.add(partitions=2)
         await cluster.owned(2)
+        served, unserved = (next(each for each in GROUPS if partition_of(each, 2) == number) for number in range(2))
         async with cluster.admin() as admin:
             for group_id in GROUPS:
                 await put(admin, group_id)
@@ -495,21 +522,128 @@ async def test_list_of_groups_fails_rather_than_leave_out_a_partition(
             async with Admin.connect(server.address, access=access, timeout_s=0.5, retry_for_s=0) as impatient:
                 with pytest.raises(CoordinatorNotAvailable, match="no coordinator lists the groups of partition 1 of"):
                     await impatient.list_groups()
-            waiting = asyncio.ensure_future(admin.list_groups())
+                for refused in impatient.describe(unserved), put(impatient, unserved), impatient.delete_group(unserved):
+                    with pytest.raises(NotCoordinator, match="does not serve partition 1 of the log; no coordinator "):
+                        await refused
+                await put(impatient, served, "d")
+                assert [each.connector for each in (await impatient.describe(served)).connectors] == ["c", "d"]
+
+                config = RestConfig(port=0, group=unserved)
+                rest = RestServer(impatient, config)
+                await rest.start()
+                async with httpx.AsyncClient(base_url=rest.url) as http:
+                    for path in "/groups", f"/groups/{unserved}", "/connectors":
+                        response = await http.get(path)
+                        assert (response.status_code, response.headers["retry-after"]) == (503, "1")
+                        assert "partition 1 of the log" in response.json()["message"]
+                    assert (await http.get(f"/groups/{served}")).status_code == 200
+                    assert (await http.get("/coordinators")).json()["unserved_partitions"] == [1]
+                await rest.close()
+            found = await ask(server, FindCoordinatorRequest(coordinator_keys=(served, unserved)))
+            assert [each.error_code for each in found.coordinators] == [0, CoordinatorNotAvailable.code]
+            command = ["coordinators", "list", "--coordinator", server.address]
+            assert await asyncio.to_thread(main, [*command, "--credentials", str(tmp_path / "credentials")]) == 0
+            assert capsys.readouterr().out.splitlines()[2:] == [
+                "no coordinator serves partition 1 of the log at present"
+            ]
+
+            waiting = asyncio.gather(admin.list_groups(), admin.describe(unserved), put(admin, unserved, "d"))
             parts_of(server).parts[1].take_part()
-            assert len(await waiting) == len(GROUPS)
+            assert len((await waiting)[0]) == len(GROUPS)
+            assert [each.connector for each in (await admin.describe(unserved)).connectors] == ["c", "d"]
 
 
 @pytest.mark.asyncio
-async def test_partition_that_its_successor_does_not_take_comes_back(
-    database: str, tmp_path: Path, quick: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+async def test_rest_of_any_coordinator_changes_groups_of_all_partitions(
+    database: str, tmp_path: Path, quick: None
+) -> None:
+    async with cluster_at(database, tmp_path) as cluster:
+        for _ in range(2):
+            await cluster.add(partitions=4)
+        await cluster.owned(2, 2)
+        groups = [next(each for each in GROUPS if partition_of(each, 4) == number) for number in range(4)]
+        for server in cluster.servers:
+            async with cluster.admin(server) as admin:
+                for group_id in groups:
+                    rest = RestServer(admin, RestConfig(port=0, group=group_id, new_group=True))
+                    await rest.start()
+                    async with httpx.AsyncClient(base_url=rest.url) as http:
+                        settings = {"connector.class": "idle", "tasks.max": "1"}
+                        for path, body in (
+                            ("/connectors/c/config", settings),
+                            ("/connectors/c/pause", None),
+                            ("/connectors/c/resume", None),
+                        ):
+                            response = await http.put(path, json=body)
+                            assert response.status_code in (200, 201, 202), response.text
+                        assert (await http.get("/connectors")).json() == ["c"]
+                        assert (await http.delete("/connectors/c")).status_code == 204
+                    await rest.close()
+
+
+@pytest.mark.asyncio
+async def test_rolling_upgrade_restarts_coordinators_one_by_one_under_writes(
+    database: str, tmp_path: Path, quick: None
+) -> None:
+    """Each write is done once and none fails, whichever partitions move meanwhile."""
+    async with cluster_at(database, tmp_path) as cluster:
+        await asyncio.gather(*(cluster.add(partitions=4) for _ in range(3)))  # several balance at once
+        await cluster.owned(1, 1, 2)
+        async with cluster.admin() as admin:
+            is_over = asyncio.Event()
+
+            async def write() -> int:
+                count = 0
+                while not is_over.is_set():
+                    for group_id in GROUPS[:4]:
+                        await put(admin, group_id, f"c{count}")
+                    count += 1
+                return count
+
+            writing = asyncio.create_task(write())
+            for server in list(cluster.servers):
+                await cluster.remove(server)
+                await cluster.owned(2, 2)
+                await cluster.add()
+                await cluster.owned(1, 1, 2)
+            is_over.set()
+            written = {f"c{number}" for number in range(await writing)}
+        async with cluster.admin() as admin:
+            for group_id in GROUPS[:4]:
+                assert {each.connector for each in (await admin.describe(group_id)).connectors} == written
+
+
+@pytest.mark.asyncio
+async def test_hand_over_without_a_term_or_twice_leaves_one_owner(database: str, tmp_path: Path, quick: None) -> None:
+    async with cluster_at(database, tmp_path) as cluster:
+        first = await cluster.add(partitions=2)
+        await cluster.owned(2)
+        second = await cluster.add()
+        await cluster.owned(1, 1)
+        owned = next(iter(parts_of(second).served()))
+        await parts_of(first).parts[owned].hand_over(first.address)  # it does not own this one
+        assert await cluster.owners() == [(second if number == owned else first).address for number in range(2)]
+        other = parts_of(first).parts[1 - owned]
+        await asyncio.gather(other.hand_over(second.address), other.hand_over("host:1"))
+        await cluster.owned(1, 1)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("dies", [False, True])
+async def test_partition_that_its_successor_does_not_take_goes_to_another(
+    database: str,
+    tmp_path: Path,
+    quick: None,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    dies: bool,
 ) -> None:
     async with cluster_at(database, tmp_path) as cluster:
         await cluster.add(partitions=2)
         await cluster.owned(2)
         unable = await cluster.add()
         for part in parts_of(unable).parts:
-            monkeypatch.setattr(part.log, "open", refuses)
+            monkeypatch.setattr(part.log, "open", hangs if dies else refuses)
         said = f"the coordinator at {unable.address} has not taken partition "
 
         async def is_refused() -> bool:
@@ -517,7 +651,37 @@ async def test_partition_that_its_successor_does_not_take_comes_back(
 
         await until(is_refused)
         await cluster.owned(2, 0)
+        await cluster.add()
+        await cluster.owned(1, 0, 1)
 
 
 async def refuses() -> None:
     raise LogError("it cannot open the log")
+
+
+async def hangs() -> None:
+    await asyncio.Event().wait()
+
+
+@pytest.mark.asyncio
+async def test_third_coordinator_takes_a_partition_that_was_handed_to_one_that_has_ended(
+    database: str, tmp_path: Path, quick: None
+) -> None:
+    """After ``YIELD_S``, and not only the one that has handed it over."""
+    async with cluster_at(database, tmp_path) as cluster:
+        first = await cluster.add(partitions=2)
+        await cluster.owned(2)
+        second = await cluster.add()
+        await cluster.owned(1, 1)
+        third = await cluster.add()
+        number = next(iter(parts_of(first).served()))
+        part = parts_of(first).parts[number]
+
+        async def stands_by() -> bool:
+            return third.address in [each.address for each in (await part.ownership()).coordinators]
+
+        await until(stands_by)
+        part.log.successor = "ended:1"
+        await part.close()  # this one does not come back
+        await cluster.owned(0, 1, 1)
+        assert number in parts_of(third).served() | parts_of(second).served()

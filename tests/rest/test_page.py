@@ -294,6 +294,10 @@ async def test_coordinators_that_share_the_log_are_shown_and_change(browser: Bro
         await tab.shows("#last-failover", "lease expired, took 3.2 s")
         assert await tab.count("#coordinators tbody tr") == 1
         coordinator.coordinators = DescribeCoordinatorsResponse(
+            coordinators=(replace(served, partition=1),), partitions=3
+        )
+        await tab.shows("#last-failover", "No coordinator serves partition 0, 2 of the log at present.")
+        coordinator.coordinators = DescribeCoordinatorsResponse(
             error_code=CoordinatorNotAvailable.code, error_message="the log cannot be read"
         )
         await tab.shows("#last-failover", "the log cannot be read")

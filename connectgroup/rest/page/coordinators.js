@@ -17,9 +17,12 @@ export async function pollCoordinators() {
   setTimeout(pollCoordinators, POLL_MS);
 }
 
-function draw({ coordinators, last_failover: failover }) {
-  setHidden(byId("coordinators"), coordinators.length < 2 && failover === null);
-  setText(byId("last-failover"), failover === null ? "" : failoverText(failover));
+function draw({ coordinators, partitions, unserved_partitions: unserved, last_failover: failover }) {
+  const texts = [];
+  if (unserved.length > 0) texts.push(`No coordinator serves ${partitions > 1 ? `partition ${unserved.join(", ")} of ` : ""}the log at present.`);
+  if (failover !== null) texts.push(failoverText(failover));
+  setHidden(byId("coordinators"), coordinators.length < 2 && texts.length === 0);
+  setText(byId("last-failover"), texts.join(" "));
   keyed(byId("coordinators").querySelector("tbody"), coordinators, (each) => `${each.address} ${each.partition}`, create, update);
 }
 
