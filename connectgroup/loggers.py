@@ -230,7 +230,7 @@ def relay(process: str, line: str) -> None:
         if not isinstance(shown, dict):
             raise ValueError
         text = json.dumps({**shown, "process": process})
-    except ValueError:
+    except (ValueError, RecursionError):
         text = json_line(line, level="INFO", logger="stderr", process=process)
     print(text, file=sys.stderr, flush=True)
 

@@ -7,6 +7,7 @@ of them takes, so that a busy machine changes nothing; what is quadratic exceeds
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -30,7 +31,7 @@ from connectgroup.protocol.units import name_violation, printable
 from connectgroup.rest.bodies import parse_json
 from connectgroup.rest.errors import RestError
 from connectgroup.sasl import SaslError, ScramClient, ScramServer
-from connectgroup.spark.avro import columns_of as avro_columns
+from connectgroup.spark.avro import AvroCodec, columns_of as avro_columns
 from connectgroup.spark.errors import root_cause
 from connectgroup.spark.kafka_client import client_settings
 from connectgroup.spark.sources.catalog import is_slice_of
@@ -49,6 +50,7 @@ from connectgroup.spark.sources.files import FileSource
 from connectgroup.spark.sources.identity import Identity
 from connectgroup.spark.sources.kafka import KafkaSourceSettings
 from connectgroup.spark.sources.lines import LineParser, LinePlace
+from connectgroup.spark.transforms.expressions import other_nodes
 from connectgroup.spark.transforms.fields import parse_pairs
 from connectgroup.spark.transforms.routing import check_pattern
 from connectgroup.wire.apis import HEARTBEAT, decode_request
@@ -185,6 +187,22 @@ def _scram(text: str) -> None:
     ScramServer(nonce="n" * 20).name(b"n,,n=a,r=" + _bytes(text))
 
 
+def _avro(kind: Any) -> Callable[[str], object]:
+    """A reader of a record with one field of this type: 16 times the text, behind its length."""
+    schema = {"type": "record", "name": "r", "fields": [{"name": "a", "type": kind}]}
+    codec = AvroCodec(json.dumps(schema), "binary")
+
+    def read(text: str) -> object:
+        data, length = 16 * _bytes(text), bytearray()
+        size = 2 * len(data)
+        while size > 0x7F:
+            length.append(size & 0x7F | 0x80)
+            size >>= 7
+        return codec.decode(bytes((*length, size)) + data)
+
+    return read
+
+
 READERS: Final[dict[str, Callable[[str], object]]] = {
     "body of a request": lambda text: parse_json(_bytes(text)),
     "columns in DDL": from_ddl,
@@ -233,6 +251,9 @@ READERS: Final[dict[str, Callable[[str], object]]] = {
     "new fields of JSON": lambda text: columns_to_add(_bytes(text)),
     "identity of a file": Identity.from_metadata,
     "Avro schema": lambda text: avro_columns(text, "schema"),
+    "Avro text": _avro("string"),
+    "Avro decimal": _avro({"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}),
+    "plan of Spark": other_nodes,
     "settings of a Kafka client": lambda text: client_settings("client", text),
     "expression for topics": lambda text: KafkaSourceSettings.model_validate(
         {"bootstrap.servers": "a:1", "topics.regex": text}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import base64
+import http.client
 import json
 import sys
 import urllib.error
@@ -89,7 +90,7 @@ class KafkaConnect:
             await asyncio.sleep(POLL_S)
         try:
             found = json.loads(text) if text else None
-        except ValueError:
+        except (ValueError, RecursionError):
             raise ConnectGroupError(f"{self.url}{path}: {status}, no JSON; allowed: Kafka Connect's REST API") from None
         if status >= 300:
             message = found.get("message", "") if isinstance(found, dict) else ""
@@ -101,13 +102,14 @@ class KafkaConnect:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data, self._headers, method=method)
         try:
-            with _OPENER.open(request, timeout=REQUEST_S) as response:
-                return response.status, response.read(MAX_BYTES).decode()
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, error.read(MAX_BYTES).decode(errors="replace")
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "reason", error)
+            try:
+                with _OPENER.open(request, timeout=REQUEST_S) as response:
+                    return response.status, response.read(MAX_BYTES).decode()
+            except urllib.error.HTTPError as error:
+                with error:
+                    return error.code, error.read(MAX_BYTES).decode(errors="replace")
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            reason = printable(str(getattr(error, "reason", error)).strip() or type(error).__name__, limit=300)
             raise TransportError(f"Kafka Connect at {self.url}: {reason}; allowed: a worker that answers") from error
 
     async def originals(self, only: Sequence[str]) -> list[Original]:

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from ..dataplane.real_paths import open_file
 from ..errors import ConfigError
 from ..properties import parse_properties
 from ..protocol.units import printable
@@ -137,11 +137,9 @@ class Secrets:
 
 def _text(setting: str, reference: str, real: Path) -> str:
     try:
-        # The path has no links; one that appears meanwhile is not followed, and a FIFO does not block.
-        descriptor = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(descriptor, "rb") as file:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_FILE_BYTES:
+        # The path has no links; one that appears meanwhile, in place of a directory too, is not followed.
+        with open_file(real) as file:
+            if os.fstat(file.fileno()).st_size > MAX_FILE_BYTES:
                 raise ConfigError(setting, reference, f"a regular file of at most {MAX_FILE_BYTES} bytes")
             return file.read(MAX_FILE_BYTES).decode("utf-8-sig")
     except OSError as error:

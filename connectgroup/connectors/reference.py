@@ -80,7 +80,8 @@ padding. Other bytes there are damage, as a member with a wrong checksum is: an 
 read or, with `errors.tolerance=all`, a dead letter for the rest, and the rows of the complete members are read. Spark and Python end
 with an error there, too, after they have returned these rows; gzip ignores the rest with a warning, and Java without one.
 A file that grows by members is read on behind those that were read: they continue its lines and, in CSV, have no header. If its last
-line was read without a line feed, growth is an error.
+line was read without a line feed, growth is an error. A line of a compressed file may have 256 MiB: a longer one, which may be a
+few kilobytes of the file, is an error or a dead letter. So is a CSV file whose header has more than 8 MiB.
 
 ## What waits, and for how long
 

@@ -81,6 +81,18 @@ def open_below(root: Path, name: str) -> BinaryIO:
     return _open_file(root, real.relative_to(root).parts)
 
 
+def open_file(path: Path) -> BinaryIO:
+    """Open a regular file for reading.
+
+    Args:
+        path: a real path.
+
+    Raises:
+        OSError: it does not exist or is not a regular file; or a component is a link.
+    """
+    return _open_file(path.parent, (path.name,))
+
+
 def create_file(path: Path) -> BinaryIO:
     """Create a file for writing.
 

@@ -109,6 +109,7 @@ class AvroCodec:
     schema: str
     encoding: Encoding
     _parsed: Schema | None = field(default=None, compare=False)
+    _plain: Schema | None = field(default=None, compare=False)  # in which decimals are bytes
     _header: bytes = b""
     _kinds: tuple[_Kind, ...] = ()
     _bounded: tuple[_Kind, ...] = ()
@@ -152,15 +153,18 @@ class AvroCodec:
         data = io.BytesIO(value)
         data.seek(len(self._header))
         try:
-            found = schemaless_reader(data, schema, None)
+            found = schemaless_reader(data, self._plain or schema, None)
         except Exception as error:  # fastavro raises many types of errors for wrong bytes
             raise ValueError(f"the value is not Avro of the schema ({type(error).__name__}: {error})") from error
         if data.read(1):
             raise ValueError(f"the value has {len(value)} bytes, the record of the schema ends before")
         assert isinstance(found, dict)
         for kind in self._bounded:
-            if (field := found[kind.name]) is not None and not kind.holds(field):
-                raise ValueError(f"the value has {printable(kind.name)} {_shown(field)}; it has to be {kind.allowed()}")
+            field = found[kind.name]
+            if field is not None and kind.form == "decimal":
+                field = found[kind.name] = kind.decimal_of(field)
+            elif field is not None and not kind.keeps(field):
+                raise ValueError(kind.beyond(field))
         for name in self._uuids:
             found[name] = None if found[name] is None else str(found[name])
         return found
@@ -213,6 +217,8 @@ class AvroCodec:
             self._bounded = tuple(each for each in self._kinds if each.form in ("int", "decimal"))
             self._uuids = tuple(each.name for each in self._kinds if each.form == "uuid")
             self._parsed = parse_schema(plain)
+            # fastavro makes a number of all bytes of a decimal, in time quadratic in their count, and rounds it.
+            self._plain = parse_schema({**plain, "fields": [_without_decimals(each) for each in plain["fields"]]})
         return self._parsed
 
 
@@ -251,16 +257,29 @@ class _Kind:
             if self.takes_null or (self.may_lack and self.name not in fields):
                 return None
             return f"a value, or a union with null as the type of this field in the schema, not {self.schema['type']}"
-        return None if self._keeps(value) else self.allowed()
+        return None if self.keeps(value) else self.allowed()
 
-    def holds(self, value: Any) -> bool:
-        """Whether a number that was read is one of the type; for whole numbers and decimals."""
-        if isinstance(value, decimal.Decimal):
-            # fastavro has rounded one with too many digits; its size tells.
-            return bool(abs(value) < 10 ** (self.schema["precision"] - self.schema.get("scale", 0)))
-        return self._keeps(value)
+    def decimal_of(self, data: bytes) -> decimal.Decimal:
+        """Return the decimal that some bytes are.
 
-    def _keeps(self, value: Any) -> bool:
+        Raises:
+            ValueError: it has more digits than the type.
+        """
+        scale = self.schema.get("scale", 0)
+        unscaled = int.from_bytes(data, "big", signed=True)
+        # Compared as an integer: to make a decimal of many digits takes quadratic time.
+        if abs(unscaled) >= 10 ** self.schema["precision"]:
+            is_short = len(data) <= _SHOWN_BYTES
+            shown = decimal.Decimal(unscaled).scaleb(-scale, _EXACT) if is_short else f"of {len(data)} bytes"
+            raise ValueError(self.beyond(shown))
+        return decimal.Decimal(unscaled).scaleb(-scale, _EXACT)
+
+    def beyond(self, value: object) -> str:
+        """Return the error for a value that was read and is not of the type."""
+        return f"the value has {printable(self.name)} {_shown(value)}; it has to be {self.allowed()}"
+
+    def keeps(self, value: Any) -> bool:
+        """Whether the type has a value as it is."""
         match self.form:
             case "boolean":
                 return isinstance(value, bool)
@@ -310,10 +329,25 @@ class _Kind:
         return f"a value of Avro's type {self.form}"
 
 
+_SHOWN_BYTES: Final = 32
+_EXACT: Final = decimal.Context(prec=100)
+"""Has all digits of a number of ``_SHOWN_BYTES``."""
 _LIMITS: Final = {"int": 1 << 31, "long": 1 << 63}
 _WHOLE: Final = {"int": "whole numbers of 32 bits", "long": "whole numbers of 64 bits"}
 _PACKED: Final = {"float": "<f", "double": "<d"}
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+
+
+def _without_decimals(written: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a field whose decimals are plain bytes."""
+
+    def plain(kind: Any) -> Any:
+        if isinstance(kind, list):
+            return [plain(each) for each in kind]
+        is_decimal = isinstance(kind, dict) and kind.get("logicalType") == "decimal"
+        return {name: value for name, value in kind.items() if name != "logicalType"} if is_decimal else kind
+
+    return {**written, "type": plain(written["type"])}
 
 
 def _shown(value: Any) -> str:

@@ -102,7 +102,7 @@ class WorkerProcess:
         """Read the reports of the current process until it ends: a JSON object per line; others are ignored."""
         async for line in _lines(stream):
             self.reported_s = asyncio.get_running_loop().time()
-            with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
+            with contextlib.suppress(ValueError, RecursionError, KeyError, TypeError, AttributeError):
                 report = json.loads(line)
                 if LEFT in report:
                     self.left = True

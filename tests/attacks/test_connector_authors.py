@@ -26,6 +26,8 @@ CONFIGS = (
         {**SPARK, "source.format": "xml", "source.options": json.dumps({"rowValidationXSDPath": "{file}"})},
         "source.options",
     ),
+    ({**SPARK, "source.options": json.dumps({"path": "{in}/link/../../secret"})}, "source.options"),
+    ({**SPARK, "source.options": "[" * 5_000}, "source.options"),
     ({"source": "files", "source.path": "{file}", "source.format": "text", "sink": "console"}, "source.path"),
 )
 
@@ -34,9 +36,13 @@ CONFIGS = (
 async def test_configuration_that_reaches_a_file_of_the_worker_is_rejected(
     tmp_path: Path, config: dict[str, str], setting: str
 ) -> None:
-    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a" / "b").mkdir(parents=True)
+    (tmp_path / "in" / "link").symlink_to(tmp_path / "in" / "a" / "b")
     (tmp_path / "secret").write_text("canary")
-    texts = {key: value.replace("{file}", str(tmp_path / "secret")) for key, value in config.items()}
+    places = {"{file}": str(tmp_path / "secret"), "{in}": str(tmp_path / "in")}
+    texts = dict(config)
+    for name, place in places.items():
+        texts = {key: value.replace(name, place) for key, value in texts.items()}
     async with serving() as coordinator, rest_server(coordinator, allowed_paths=(tmp_path / "in",)) as api:
         body: Any = {"name": "c", "config": {"connector.class": "pipeline", **texts}}
         message = await api("POST", "/connectors", 400, body)

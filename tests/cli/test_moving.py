@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import threading
@@ -221,6 +222,35 @@ async def test_table_says_what_becomes_of_each_connector_and_why(
     assert rows["secret"]["detail"] == "its configuration has masked values"
     without = await connectors(group, "import", "--dry-run", "--only", "out", connect.url)
     assert "source.bootstrap.servers: missing: bootstrap.servers of Kafka Connect's workers" in without.out
+
+
+DEEP = b"[" * 100_000
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (b"SSH-2.0-OpenSSH_9.2\r\n", "Kafka Connect at URL: SSH-2.0-OpenSSH_9.2; allowed: a worker that answers"),
+        (b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 1_000, "Kafka Connect at URL: got more than 100 headers; allowed: a"),
+        (b"HTTP/1.1 200 OK\r\n\r\n" + DEEP, "URL/connectors?expand=info&expand=status: 200, no JSON; allowed: Kafka"),
+    ],
+    ids=["no HTTP", "many headers", "deep"],
+)
+async def test_server_that_is_not_kafka_connect_is_an_error_of_one_line(
+    group: LiveGroup, answer: bytes, message: str
+) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        found = await connectors(group, "import", url)
+    assert found.err.startswith(f"connectgroup: {message.replace('URL', url)}")
+    assert found.code in (2, 5)
+    assert found.err.count("\n") == 1
 
 
 async def test_errors_of_the_server_are_one_line(connect: FakeConnect, group: LiveGroup, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import signal
@@ -16,6 +17,7 @@ import pytest
 from connectgroup.config.connector_file import ConnectorFile
 from connectgroup.config.coordinator import CoordinatorConfig
 from connectgroup.errors import ConfigError
+from connectgroup.loggers import FORMAT_VARIABLE, relay
 from connectgroup.supervisor import Supervisor
 from tests.distribution import make_distribution
 
@@ -231,3 +233,13 @@ async def test_workers_join_whatever_issuer_and_names_the_coordinators_certifica
         await supervisor.admin.wait_until(
             "sleepers", lambda group: len(group.members) == 1, what="joined", timeout_s=90
         )
+
+
+@pytest.mark.parametrize("line", ["plain", '{"message": "x"', "[" * 100_000, '{"a":' * 100_000, "[1]", "9" * 10_000])
+def test_line_that_is_no_object_is_the_message_of_one(
+    line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(FORMAT_VARIABLE, "json")
+    relay("w1", line)
+    shown = json.loads(capsys.readouterr().err)
+    assert (shown["message"], shown["process"]) == (line, "w1")

@@ -15,6 +15,7 @@ import pytest
 from connectgroup.dataplane.errors import BadLine, SourceError
 from connectgroup.dataplane.ownership import ranges_between
 from connectgroup.errors import ConfigError
+from connectgroup.spark.sources import parts
 from connectgroup.spark.sources.file_settings import FileSettings
 from connectgroup.spark.sources.files import FileSource
 from connectgroup.spark.sources.sliced import SlicedBatches
@@ -366,3 +367,65 @@ def test_mark_at_the_start_of_a_later_row_is_text_wherever_a_batch_begins(tmp_pa
         file.write("\ufeffy,2\n\ufeffz,3\n".encode())
     assert reader.read() == ([["\ufeffy", "2"], ["\ufeffz", "3"]], [])
     assert Reader(tmp_path).read() == ([["x", "1"], ["\ufeffy", "2"], ["\ufeffz", "3"]], [])
+
+
+SHORT_LINE = 10_000
+
+
+@pytest.fixture
+def short_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Smaller limits than 256 and 8 MiB, and smaller blocks."""
+    monkeypatch.setattr(parts, "CHUNK_BYTES", 1_000)
+    monkeypatch.setattr(parts, "MAX_PACKED_LINE_BYTES", SHORT_LINE)
+    monkeypatch.setattr(parts, "MAX_HEADER_BYTES", 5_000)
+
+
+@pytest.mark.usefixtures("short_lines")
+@pytest.mark.parametrize("codec", ["gz", "zst"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+@pytest.mark.parametrize("size", [SHORT_LINE + 2_000, 50 * SHORT_LINE])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_line_of_a_compressed_file_takes_no_more_memory_than_allowed(
+    tmp_path: Path, codec: str, encoding: str, size: int, is_first: bool
+) -> None:
+    before = "" if is_first else GOOD
+    lines = [*before.splitlines(), "b" * size, "last"]
+    path = write(tmp_path / f"a.{codec}", packed(codec, "".join(f"{line}\n" for line in lines).encode(encoding)))
+    settings: dict[str, Any] = {"format": "text", "encoding": encoding}
+    reason = f"the line has more than {SHORT_LINE} bytes; allowed: so many in a compressed file"
+    at = len(before.encode(encoding)) if before else 0
+    place = f"{path}, line {len(lines) - 1} (byte {at})"
+    with pytest.raises(BadLine, match=f"^{re.escape(f'{place}: {reason}')}$"):
+        Reader(tmp_path, **settings).read()
+    rows, (error,) = Reader(tmp_path, tolerant=True, **settings).read()
+    assert rows == [[line] for line in lines if len(line) < size]
+    assert (error["place"], error["reason"]) == (place, reason)
+    assert "bbb" in error["record"]
+    assert len(error["record"]) < 2_000
+
+
+@pytest.mark.usefixtures("short_lines")
+@pytest.mark.parametrize("codec", ["gz", "zst"])
+@pytest.mark.parametrize("tolerant", [True, False])
+def test_header_of_a_compressed_file_takes_no_more_memory_than_allowed(
+    tmp_path: Path, codec: str, tolerant: bool
+) -> None:
+    write(tmp_path / f"a.csv.{codec}", packed(codec, b"a" * 50 * SHORT_LINE + b"\n1\n"))
+    reader = Reader(tmp_path, tolerant=tolerant, schema="a INT")
+    if tolerant:
+        rows, (error,) = reader.read()
+        assert (rows, error["reason"]) == ([], "line 1 (byte 0): the header has more than 5000 bytes; allowed: so many")
+    else:
+        with pytest.raises(BadLine, match=r"line 1 \(byte 0\): the header has more than 5000 bytes; allowed: so many$"):
+            reader.read()
+
+
+def test_file_without_an_end_of_its_header_is_not_read_whole(tmp_path: Path) -> None:
+    """A hole takes no room on the disk."""
+    with (tmp_path / "a.csv").open("wb") as file:
+        file.truncate(1 << 40)
+    assert Reader(tmp_path).source.columns == ()
+    write(tmp_path / "b.csv", "a\n1\n")
+    assert [column.name for column in Reader(tmp_path).source.columns] == ["a"]
+    with pytest.raises(SourceError, match="the line at byte 0 is longer than 33554432 bytes"):
+        Reader(tmp_path, schema="a STRING").read()

@@ -65,7 +65,7 @@ def test_references_become_secrets(place: Path, value: str, resolved: str) -> No
         ("${file:/proc/self/environ:x}", "allowed: a file at or below a path that secret_paths allows"),
         ("${dir:PLACE:nosuch}", "allowed: a readable file (No such file or directory)"),
         ("${dir:PLACE:..}", "allowed: the name of a file in the directory"),
-        ("${dir:PLACE:fifo}", "allowed: a regular file"),
+        ("${dir:PLACE:fifo}", "allowed: a readable file (not a regular file)"),
         ("${dir:PLACE:big}", "allowed: a regular file of at most 1048576 bytes"),
         ("${dir:PLACE:bytes}", "allowed: a file in UTF-8"),
         ("${file:PLACE/db.properties:nosuch}", "allowed: a key of the file"),
@@ -81,6 +81,25 @@ def test_a_reference_that_is_not_allowed_names_itself_and_no_secret(place: Path,
     assert "canary" not in text.replace("canary_env", "")
     assert "CANARY_*" not in text, "the list names other secrets"
     assert found == {}
+
+
+@pytest.mark.parametrize("value", ["${dir:PLACE/below:password}", "${file:PLACE/below/db.properties:password}"])
+def test_directory_that_becomes_a_link_after_the_check_is_not_followed(
+    place: Path, monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    below, real = place / "below", os.path.realpath
+    below.mkdir()
+
+    def swapped(path: str | Path) -> str:
+        found = real(path)
+        if Path(path) == place:  # the list is compared after the path of the secret
+            below.rmdir()
+            below.symlink_to(place.parent / "outside")
+        return found
+
+    monkeypatch.setattr(os.path, "realpath", swapped)
+    with pytest.raises(ConfigError, match=r"allowed: a readable file \(a component is a symbolic link\)$"):
+        secrets(place).resolve({"a": value.replace("PLACE", str(place))}, {})
 
 
 def test_nothing_is_allowed_by_default(place: Path) -> None:

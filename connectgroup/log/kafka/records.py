@@ -56,7 +56,7 @@ class _Stored:
             found = json.loads(value)
             known = {each.name: type(each.default) for each in fields(cls)}  # type: ignore[arg-type]
             values = {name: found[name] for name in known if name in found}
-        except (ValueError, TypeError) as error:
+        except (ValueError, RecursionError, TypeError) as error:
             raise UnknownRecordError("is no JSON object") from error
         wrong = [name for name, given in values.items() if type(given) is not known[name]]
         if wrong:

@@ -109,7 +109,7 @@ class SparkSourceSettings(PluginSettings):
         """The options of the format."""
         try:
             found = json.loads(self.options) if self.options else {}
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ConfigError("source.options", "a text", _OPTIONS) from error
         if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
             raise ConfigError("source.options", "a text", _OPTIONS)
@@ -219,8 +219,12 @@ def _check_option(form: str, key: str, name: str, value: str) -> None:
     if key not in {each.lower() for each in known}:
         allowed = f"{', '.join(sorted(known))}, and what the worker's {ALLOWED_SETTINGS} adds (spark.{form}.OPTION)"
         raise ConfigError("source.options", name, allowed)
-    if key == "path" and (not _plain_path(value).startswith("/") or re.search(r"[][{}*?\\]", value)):
-        allowed = "an absolute path of this machine without wildcards, or of a directory"
+    # Behind a link, .. is another directory for Hadoop than for the system, by which the worker compares paths.
+    is_plain = (
+        _plain_path(value).startswith("/") and not re.search(r"[][{}*?\\]", value) and ".." not in value.split("/")
+    )
+    if key == "path" and not is_plain:
+        allowed = "an absolute path of this machine without wildcards and .., or of a directory"
         raise ConfigError("source.options", f"path={value}", allowed, is_path=True)
 
 
@@ -252,7 +256,7 @@ def _logs_of(metadata: str) -> dict[str, str] | None:
     """
     try:
         logs = json.loads(metadata)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if not isinstance(logs, dict) or "offset" not in logs or not all(isinstance(text, str) for text in logs.values()):
         return None

@@ -283,7 +283,7 @@ def _decoded(positions: Iterable[tuple[str, int]]) -> Iterable[tuple[Any, Any]]:
     for name, position in positions:
         try:
             yield json.loads(name), json.loads(metadata_of(position))
-        except ValueError:
+        except (ValueError, RecursionError):
             raise SourceError(
                 f"slice {name}: position {int(position)} has no source offset; allowed: offsets of this source, or a"
                 " reset"

@@ -106,7 +106,7 @@ class Identity:
         """Decode the metadata of a position; None if it has no identity."""
         try:
             return cls(**json.loads(text)["identity"]) if text else None
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, RecursionError, KeyError, TypeError):
             return None
 
     def metadata(self, **more: str) -> str:

@@ -55,6 +55,11 @@ _MARKS: Final = {
 _SHOWN_BYTES: Final = 1024
 _HEADER_BYTES: Final = 64 << 10
 _SAMPLE_BYTES: Final = 1 << 20
+MAX_HEADER_BYTES: Final = 8 << 20
+"""Upper bound on the header of a CSV file. A file without a line feed may be as large as a disk, or take none."""
+MAX_PACKED_LINE_BYTES: Final = 256 << 20
+"""Upper bound on a line of a compressed file: the largest source.max.bytes.per.batch, which is that of other files. A
+kilobyte may be a gigabyte when it is decompressed."""
 _EVOLVE_TOTAL_BYTES: Final = 256 << 20
 
 
@@ -181,16 +186,28 @@ class _Part:
         place = LinePlace(path=named, encoding=self.wide)
         identity = Identity.from_metadata(metadata_of(self.wanted.end))
         skip = 0 if identity is None else identity.skip
-        separator = self.parser.dialect.separator
+        separator, is_csv = self.parser.dialect.separator, self.parser.dialect.form == "csv"
+        is_skipping = False
         try:
-            if not is_first and self.parser.dialect.form == "csv":
+            if not is_first and is_csv:
                 self._prepare(self._packed_head(codec))
             for block in self._blocks(codec):
+                if is_skipping:  # the rest of a line that is too long
+                    end = block.find(b"\n") + 1
+                    is_skipping = not end
+                    place = place.after(block[: end or len(block)])
+                    block = block[end:] if end else b""
                 data = rest + block
-                if is_first and not header_end(data, self.parser.dialect) and block:
-                    rest = data
-                    continue
                 end = last_record_end(data, separator) if block else len(data)
+                if block and not end:
+                    rest = data
+                    if is_first and is_csv and len(data) > MAX_HEADER_BYTES:
+                        self._prepare(data)  # raises an error
+                    elif len(data) > MAX_PACKED_LINE_BYTES:
+                        if place.offset >= skip:
+                            yield self._too_long_to_unpack(place, data, tolerant)
+                        place, rest, is_first, is_skipping = place.after(data), b"", False, True
+                    continue
                 data, rest = data[:end], data[end:]
                 if data and not data.endswith(b"\n"):
                     data += b"\n"
@@ -216,6 +233,14 @@ class _Part:
             # The line that the next member may have continued.
             yield self._dead_letter(reason, at, rest)
 
+    def _too_long_to_unpack(self, place: LinePlace, data: bytes, tolerant: bool) -> pa.RecordBatch:
+        """Return the row for a line that begins with so many bytes; BadLine if that is not tolerated."""
+        reason = f"the line has more than {MAX_PACKED_LINE_BYTES} bytes; allowed: so many in a compressed file"
+        if not tolerant:
+            raise BadLine(f"{place}: {reason}")
+        text = data[:_SHOWN_BYTES].decode(self.parser.dialect.encoding, "backslashreplace")
+        return self.parser.error(str(place), reason, f"{text}...")
+
     def _packed_head(self, codec: str) -> bytes:
         """Return the beginning of the decompressed text, with its header if that is complete."""
         size = _HEADER_BYTES
@@ -223,7 +248,7 @@ class _Part:
             self.file.seek(0)
             data = decompressed_head(self.file, codec, size)
             text = in_utf8(data, self.wide) if self.wide else data
-            if header_end(text, self.parser.dialect) or len(data) < size:
+            if header_end(text, self.parser.dialect) or len(data) < size or size > MAX_HEADER_BYTES:
                 return text
             size *= 2
 
@@ -277,7 +302,10 @@ class _Part:
         if dialect.encoding == "utf-8":
             _check_text(self.path, data)
         if dialect.form == "csv":
-            end = header_end(data, dialect)
+            end = header_end(data[: MAX_HEADER_BYTES + 1], dialect)
+            if not end and len(data) > MAX_HEADER_BYTES:
+                what = f"the header has more than {MAX_HEADER_BYTES} bytes; allowed: so many"
+                raise BadLine(f"{self.path}, line 1 (byte 0): {what}")
             names = names_in(self.path, data[:end], dialect)
             check_header(self.path, names, parser.columns, dialect)
             self.parser = replace(parser, names=names)
@@ -311,17 +339,17 @@ def _check_text(path: Path, data: bytes) -> None:
 
 
 def head_of(descriptor: int, dialect: LineDialect) -> bytes:
-    """Return the beginning of an open file, with its header if that is complete."""
+    """Return the beginning of an open file, with its header if that is complete, up to ``MAX_HEADER_BYTES``."""
     data = os.pread(descriptor, _HEADER_BYTES, 0)
     if is_wide(dialect.encoding):
         text = in_utf8(data, with_byte_order(dialect.encoding, data))
         return text[: header_end(text, dialect) or None]
-    while not (end := header_end(data, dialect)):
+    while not (end := header_end(data, dialect)) and len(data) <= MAX_HEADER_BYTES:
         more = os.pread(descriptor, len(data) or 1, len(data))
         if not more:
             return data
         data += more
-    return data[:end]
+    return data[:end] if end else data
 
 
 def inferred_columns(root: Path, dialect: LineDialect, pattern: str = "") -> Columns | None:

@@ -307,9 +307,9 @@ class Planner:
         if end == position and stop == found.st_size and may_accept:
             return stop
         if end == position and most_bytes == self.most_bytes and stop - position == most_bytes:
-            line_end = 0 if self.rules.wide else _next_line_end(descriptor, stop, found.st_size)
-            if self.rules.skips_bad and line_end:
-                return line_end  # The reader puts the line aside.
+            is_put_aside = self.rules.skips_bad and not self.rules.wide
+            if is_put_aside and (line_end := _next_line_end(descriptor, stop, found.st_size)):
+                return line_end  # by the reader
             raise SourceError(
                 f"{self.root / name}: the line at byte {position} is longer than {most_bytes} bytes;"
                 " allowed: lines up to source.max.bytes.per.batch"

@@ -78,7 +78,7 @@ class TableMark:
         """Decode the metadata of a position; None if it has no mark."""
         try:
             return cls(**json.loads(text)["mark"]) if text else None
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, RecursionError, KeyError, TypeError):
             return None
 
     def metadata(self) -> str:

@@ -37,7 +37,8 @@ _VALUES: Final = ("java.lang.", "java.math.", "java.util.UUID", "scala.Enumerati
                   "org.apache.spark.sql.util.CaseInsensitiveStringMap")  # fmt: skip
 """Java objects in a parsed plan that have no nodes."""
 _OTHERS: Final = re.compile(
-    r"^[\s:+|-]*(ScriptTransformation\b.*|View \(`(?!batch`).*"
+    # Only blanks of the line: a literal may have as many empty lines as it likes.
+    r"^[ :+|-]*+(ScriptTransformation\b.*|View \(`(?!batch`).*"
     r"|(?!LocalRelation\b|OneRowRelation\b)\w*Relation(?:V2)?\b.*)",
     re.MULTILINE,
 )
@@ -310,7 +311,11 @@ def _others_in(frame: DataFrame) -> set[str]:
         AnalysisException: the plan cannot be analyzed.
     """
     explained: Any = frame._explain_string
-    plan = str(explained(extended=True))
+    return other_nodes(str(explained(extended=True)))
+
+
+def other_nodes(plan: str) -> set[str]:
+    """Return the nodes of a plan, as Spark prints it, that are neither the view nor computed from it."""
     return {re.sub(r"#\d+L?", "", match) for match in _OTHERS.findall(plan)}
 
 

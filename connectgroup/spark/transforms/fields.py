@@ -204,7 +204,7 @@ def _fits(text: str, kind: str) -> bool:
             return False
     if kind == "double":
         return math.isfinite(float(number)) and (float(number) != 0 or number == 0)
-    return kind == "float" and (number == 0 or _MIN_FLOAT <= abs(number) <= _MAX_FLOAT)
+    return kind == "float" and (number == 0 or _MIN_FLOAT <= number.copy_abs() <= _MAX_FLOAT)
 
 
 class OneFieldSettings(PluginSettings):
