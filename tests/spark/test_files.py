@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import random
 import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet
@@ -80,6 +82,62 @@ def test_fast_growing_file_does_not_starve_the_others(tmp_path: Path) -> None:
     for _ in range(3):
         at = plan.advance(at)
     assert at["b"] == 2
+
+
+def packed(form: str, text: str) -> bytes:
+    return gzip.compress(text.encode()) if form == "gz" else pa.compress(text.encode(), codec="zstd", asbytes=True)
+
+
+@pytest.mark.parametrize("form", ["gz", "zst"])
+def test_members_that_are_appended_to_a_compressed_file_while_it_is_read_are_read_once(
+    tmp_path: Path, form: str
+) -> None:
+    """A file has a new member after its size was looked at, after its range was chosen, and while that is read."""
+    file, members, written = tmp_path / f"a.txt.{form}", list[bytes](), 0
+    for number in range(40):
+        members.append(packed(form, "".join(f"{number}-{line}\n" for line in range(3))))
+    source = FileSource.create(FileSettings.model_validate({"path": str(tmp_path), "format": "text"}), task=0, tasks=1)
+    reader, rows, at = source.part_batches({}), list[str](), dict[str, int]()
+
+    def append() -> None:
+        """Append the next piece: half a member, so that each second one completes one."""
+        nonlocal written
+        if written < 2 * len(members):
+            member = members[written // 2]
+            half = len(member) // 2
+            with file.open("ab") as opened:
+                opened.write(member[half:] if written % 2 else member[:half])
+            written += 1
+
+    def stat(path: Any, **options: Any) -> os.stat_result:
+        found = real_stat(path, **options)
+        if str(path).endswith(file.name):
+            append()
+        return found
+
+    def fstat(descriptor: int) -> os.stat_result:
+        found = real_fstat(descriptor)
+        if file.exists() and found.st_ino == real_stat(file).st_ino:
+            append()
+        return found
+
+    real_stat, real_fstat = os.stat, os.fstat
+    append()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "stat", stat)
+        patch.setattr(os, "fstat", fstat)
+        for _ in range(1000):
+            end = dict(reader.plan(at))
+            append()
+            for each in ranges_between(at, end):
+                for _, part in reader.parts([each]):
+                    for some in reader.read_part(part):
+                        rows += some["value"].to_pylist()
+                        append()
+            at = end
+            if len(rows) >= 120:
+                break
+    assert rows == [f"{number}-{line}" for number in range(40) for line in range(3)]
 
 
 def test_line_longer_than_a_batch_is_one_line_error(tmp_path: Path) -> None:

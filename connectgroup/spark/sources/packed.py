@@ -7,10 +7,12 @@ Spark, end with an error there; gzip warns, and Java's ``GZIPInputStream`` says 
 
 from __future__ import annotations
 
+import io
 import os
 import zlib
-from collections.abc import Iterator
-from typing import BinaryIO, Final
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, BinaryIO, Final
 
 COMPRESSED: Final = {".gz": "gzip", ".zst": "zstd"}
 """Codecs by the end of a file's name."""
@@ -50,9 +52,14 @@ class DamagedFile(OSError):
 class Unpacked:
     """The decompressed bytes of an open file, from its position on. The caller closes the file."""
 
-    def __init__(self, file: BinaryIO, codec: str) -> None:
-        """Store the arguments; nothing is read."""
-        self._blocks = _gzip_blocks(file) if codec == "gzip" else _arrow_blocks(file, codec)
+    def __init__(self, file: BinaryIO, codec: str, end: int | None = None) -> None:
+        """Store the arguments; nothing is read.
+
+        Args:
+            end: offset in the file at which it counts as ended: others may append members meanwhile. Null: its end now.
+        """
+        opened = partial(_opened, file.fileno(), file.tell(), os.fstat(file.fileno()).st_size if end is None else end)
+        self._blocks = _gzip_blocks(opened()) if codec == "gzip" else _arrow_blocks(opened, codec)
         self._rest = b""
         self._error: DamagedFile | None = None
 
@@ -81,6 +88,33 @@ class Unpacked:
         if self._error is not None and not found:
             raise self._error
         return found
+
+
+class _Bounded(io.RawIOBase):
+    """The bytes of an open file from one offset to another. To close it leaves the file open."""
+
+    def __init__(self, descriptor: int, start: int, end: int) -> None:
+        self._descriptor, self._at, self._end = descriptor, start, end
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._end}[whence]
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        data = os.pread(self._descriptor, max(0, min(len(buffer), self._end - self._at)), self._at)
+        buffer[: len(data)] = data
+        self._at += len(data)
+        return len(data)
+
+
+def _opened(descriptor: int, start: int, end: int) -> BinaryIO:
+    return io.BufferedReader(_Bounded(descriptor, start, end), _INPUT_BYTES)
 
 
 def decompressed_head(file: BinaryIO, codec: str, size: int) -> bytes:
@@ -114,16 +148,14 @@ def _gzip_blocks(file: BinaryIO) -> Iterator[tuple[bytes, bool]]:
         raise DamagedFile("truncated", offset=offset, is_truncated=True)
 
 
-def _arrow_blocks(file: BinaryIO, codec: str) -> Iterator[tuple[bytes, bool]]:
+def _arrow_blocks(opened: Callable[[], BinaryIO], codec: str) -> Iterator[tuple[bytes, bool]]:
     """The same with a codec of Arrow, which shows no ends of members, and loses what it read in the call that fails."""
     import pyarrow as pa
 
-    start, found, size, is_again = file.tell(), 0, _FIRST_BYTES, False
+    found, size, is_again = 0, _FIRST_BYTES, False
     while True:
-        # A file of its own: Arrow closes it.
-        with os.fdopen(os.dup(file.fileno()), "rb") as again:
-            again.seek(start)
-            stream = pa.CompressedInputStream(pa.PythonFile(again, mode="r"), codec)
+        with opened() as file:  # Arrow closes it.
+            stream = pa.CompressedInputStream(pa.PythonFile(file, mode="r"), codec)
             try:
                 passed = 0
                 while passed < found and (block := stream.read(min(_BLOCK_BYTES, found - passed))):

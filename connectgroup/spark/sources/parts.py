@@ -262,7 +262,7 @@ class _Part:
     def _blocks(self, codec: str) -> Iterator[bytes]:
         """Yield the decompressed blocks of the range, then an empty one, also before an error of what follows them."""
         self.file.seek(self.wanted.start)
-        stream = Unpacked(self.file, codec)
+        stream = Unpacked(self.file, codec, int(self.wanted.end))
         decoder = codecs.getincrementaldecoder(self.wide)(NO_TEXT) if self.wide else None
         while True:
             damage: DamagedFile | None = None

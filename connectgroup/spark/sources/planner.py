@@ -351,7 +351,7 @@ class Planner:
         try:
             with open_below(self.root, name) as file:
                 file.seek(position)
-                stream, last = Unpacked(file, codec), b""
+                stream, last = Unpacked(file, codec, found.st_size), b""
                 while block := stream.read(_CHUNK_BYTES):
                     last = (last + block)[-4:]
                 if last and not ends_line(last, self.rules.wide):
