@@ -46,9 +46,9 @@ class Rules:
         self.weight = columns.unit_weight
         self.count = len(workers)
         self.load = np.zeros(self.count, dtype=np.int64)
-        said = np.array([traits.capacity for traits in workers], dtype=np.float64)
-        self.limit = np.where(said > 0, said, np.inf)
-        self.part = np.where(said > 0, said, said[said > 0].mean() if (said > 0).any() else 1.0)
+        capacity = np.array([traits.capacity for traits in workers], dtype=np.float64)
+        self.limit = np.where(capacity > 0, capacity, np.inf)
+        self.part = np.where(capacity > 0, capacity, capacity[capacity > 0].mean() if (capacity > 0).any() else 1.0)
         self.rack = _numbered([traits.rack for traits in workers])
         self._host = _numbered([traits.host or f"\0{index}" for index, traits in enumerate(workers)])
         self._labels = [set(traits.labels) for traits in workers]

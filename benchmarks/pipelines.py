@@ -298,6 +298,7 @@ class Bench:
             committed=lambda connector: CommittedPositions.of(connector, ParquetSink, {"path": str(path)}),
             tasks=1,
             trigger_ms=TRIGGER_MS,
+            starts_without_spark=False,
         )
         run_task(self.rows, lambda context: SparkTask(context, pipeline))
 

@@ -1,4 +1,4 @@
-"""Memory of workers and coordinators: short garbage collections, and large blocks that are given back.
+"""Memory of workers and coordinators: short garbage collections, and large blocks that are returned to the system.
 
 A full collection of CPython's garbage collector visits every object while all threads wait. 100,000 running tasks
 are about ten million objects: each full collection would block the event loop of their worker for more than a second,

@@ -28,7 +28,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from connectgroup.analysis.explain import RebalanceNews
+from connectgroup.analysis.explain import NewRebalances
 from connectgroup.config.connector_file import ConnectorFile
 from connectgroup.config.coordinator import CoordinatorConfig
 from connectgroup.errors import ConnectGroupError
@@ -220,11 +220,11 @@ async def until_quiet(sink: Path) -> None:
 
 async def print_status(supervisor: Supervisor, sink: Path) -> None:
     """Print the status line, and each rebalance with its cause, moves and downtime."""
-    news, line, rows, at = RebalanceNews(), "", 0, time.monotonic()
+    rebalances, line, rows, at = NewRebalances(), "", 0, time.monotonic()
     while True:
         group = await supervisor.describe()
-        for told in news.lines(group.rebalances):
-            say(f"rebalance | {told}")
+        for text in rebalances.lines(group.rebalances):
+            say(f"rebalance | {text}")
         now_rows, now = await asyncio.to_thread(count, sink), time.monotonic()
         speed = (now_rows - rows) / (now - at)
         rows, at = now_rows, now

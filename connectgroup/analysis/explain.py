@@ -81,7 +81,7 @@ def rebalance_line(rebalance: Rebalance, *, overtaken_by: int = 0) -> str:
     return " | ".join(parts)
 
 
-class RebalanceNews:
+class NewRebalances:
     """The lines that a program prints of a group's rebalances as they happen, each once."""
 
     def __init__(self, after_epoch: int = 0) -> None:

@@ -245,8 +245,8 @@ class Model:
         assert isinstance(prepared, PrepareResponse)
         assignment = run_assignor(self._assignor(prepared.assignor_name), group_from_prepare(prepared))
         if assignment.error:
-            said = assignment.message or f"error {assignment.error}"
-            raise PluginError(f"assignor {prepared.assignor_name!r}: {said}")
+            message = assignment.message or f"error {assignment.error}"
+            raise PluginError(f"assignor {prepared.assignor_name!r}: {message}")
         self.send(
             InstallRequest(
                 group_id=self.group.group_id,

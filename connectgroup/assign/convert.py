@@ -48,17 +48,17 @@ def assignor_info(
     def ask() -> Metadata:
         return assignor.metadata(subscribed) if isinstance(assignor, PartitionAssignor) else assignor.metadata()
 
-    said = _guarded(assignor, "metadata", ask)
-    violation = declaration_violation(assignor) or _metadata_violation(assignor, said)
+    declared = _guarded(assignor, "metadata", ask)
+    violation = declaration_violation(assignor) or _metadata_violation(assignor, declared)
     if violation is not None:
         raise PluginError(f"{describe_assignor(assignor)}: {violation}")
     return AssignorInfo(
         name=assignor.name,
         minimum_version=assignor.minimum_version,
         maximum_version=assignor.maximum_version,
-        reason=said.reason,
-        version=said.version,
-        metadata=said.metadata,
+        reason=declared.reason,
+        version=declared.version,
+        metadata=declared.metadata,
     )
 
 

@@ -260,17 +260,17 @@ def _all_units(things: object, kind: type[Any]) -> bool:
     return isinstance(things, (frozenset, set)) and all(_is_unit(thing, kind) for thing in things)
 
 
-def _metadata_violation(assignor: Assignor[Any, Any, Any], said: Any) -> str | None:
+def _metadata_violation(assignor: Assignor[Any, Any, Any], declared: Any) -> str | None:
     """Validate metadata to or from an assignor: version within range, metadata of type bytes and within the limit."""
-    if not isinstance(said, (Metadata, ConnectMemberAssignment, PartitionMemberAssignment)):
-        return f"metadata returned {_type(said)}; allowed: Metadata"
-    field = "reason" if isinstance(said, Metadata) else "error"
-    if violation := _number_violation(field, getattr(said, field)):
+    if not isinstance(declared, (Metadata, ConnectMemberAssignment, PartitionMemberAssignment)):
+        return f"metadata returned {_type(declared)}; allowed: Metadata"
+    field = "reason" if isinstance(declared, Metadata) else "error"
+    if violation := _number_violation(field, getattr(declared, field)):
         return violation
     low, high = assignor.minimum_version, assignor.maximum_version
-    if not _is_integer(said.version) or not low <= said.version <= high:
-        return f"version: got {printable(repr(said.version))}; allowed: {low} .. {high}"
-    return _bytes_violation(said.metadata)
+    if not _is_integer(declared.version) or not low <= declared.version <= high:
+        return f"version: got {printable(repr(declared.version))}; allowed: {low} .. {high}"
+    return _bytes_violation(declared.metadata)
 
 
 def _number_violation(field: str, number: object) -> str | None:

@@ -56,7 +56,7 @@ def _allow_open_files(connections: int) -> None:
 
 
 async def run_up(options: argparse.Namespace) -> int:
-    from ..analysis.explain import RebalanceNews
+    from ..analysis.explain import NewRebalances
     from ..dataplane.java_plugins import plugin_path
     from ..plugins import load_assignor
     from ..supervisor import Supervisor
@@ -102,7 +102,7 @@ async def run_up(options: argparse.Namespace) -> int:
     rest_connections = options.rest_max_connections if options.rest_port is not None else 0
     _allow_open_files(coordinator.max_connections + coordinator.max_unauthenticated + rest_connections)
     stopping = _stop_event()
-    news, last, rows = RebalanceNews(), "", 0
+    rebalances, last, rows = NewRebalances(), "", 0
     started_ms = round(time.time() * 1_000)
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(short_collections())
@@ -122,15 +122,15 @@ async def run_up(options: argparse.Namespace) -> int:
         pause_s = 1.0
         shown = (await supervisor.describe()).rebalances
         if earlier := [each for each in shown if 0 <= each.finished_ms < started_ms]:
-            news = RebalanceNews(earlier[-1].epoch)
+            rebalances = NewRebalances(earlier[-1].epoch)
             before = counted(len(earlier), "rebalance")
             print(f"{before} of earlier runs: connectgroup groups explain {options.group}", flush=True)
         while not stopping.is_set() and not supervisor.all_rejected:
             began = time.monotonic()
             group = await supervisor.describe()
             described_s = time.monotonic() - began
-            for told in news.lines(group.rebalances):
-                print(f"rebalance | {told}", flush=True)
+            for line in rebalances.lines(group.rebalances):
+                print(f"rebalance | {line}", flush=True)
             line = f"{supervisor.summary(group)} | {round((supervisor.rows - rows) / pause_s)} rows/s"
             rows = supervisor.rows
             # Describing 100,000 tasks takes most of a second, during which the coordinator sends no responses.

@@ -245,7 +245,7 @@ class GroupClient:
         self._known: tuple[tuple[str, int], ...] = ()
         self._any: BrokerConnection | None = None
         self._coordinator: tuple[str, int] | None = None
-        # Whether the named coordinator has said that another one has the group. Set by ``send_to_coordinator``.
+        # Whether the named coordinator has responded that another one owns the group. Set by ``send_to_coordinator``.
         self._has_moved = False
         self._lines: dict[Line, BrokerConnection] = {}
         self._finding = asyncio.Lock()

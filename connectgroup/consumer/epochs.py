@@ -356,7 +356,7 @@ class EpochMembership(Membership):
             if await self._compute_and_install():
                 self._wake.set()
         except ConnectGroupError as error:
-            # The coordinator asks again, or asks another member.
+            # The coordinator requests the computation again, from this member or another one.
             logger.warning("group %s: assignment: %s", self.settings.group, error)
 
     async def _compute_and_install(self) -> bool:

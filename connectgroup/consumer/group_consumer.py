@@ -171,7 +171,7 @@ class GroupConsumer:
 
         Raises:
             FencedInstanceId: another process has this member's ``instance``. This consumer cannot continue.
-            NotAuthenticated: the brokers reject this client's credentials; the next ``poll`` tries again.
+            NotAuthenticated: the brokers reject this client's credentials; the next ``poll`` retries.
             PluginError: a callback raised, or the assignor on the leader did (the member has then left the group).
             BrokerError: the group, a topic or an offset is rejected.
             FetchError: a partition cannot be read.

@@ -105,7 +105,7 @@ class ClassicWork(GroupWork):
         """Revoke the partitions that must be revoked before a JoinGroup, then join concurrently with reading.
 
         Returns:
-            False if the topics are not available: the next ``poll`` tries again.
+            False if the topics are not available: the next ``poll`` retries.
         """
         membership, ownership = self._membership, self._ownership
         try:

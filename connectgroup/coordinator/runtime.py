@@ -487,7 +487,7 @@ class LostConnections:
             task.add_done_callback(self._looking.discard)
 
     def on_refused_join(self, group_id: str, member: MemberRecord) -> None:
-        """A process cannot join because this member exists. It tries again, so one look is enough."""
+        """A process cannot join because this member exists. It retries, so one look is enough."""
         if member.os_process and self._grace_s and self.has_ended(member.os_process):
             self._submit(group_id, ProcessEnded(member.member_id, Process(member.process_id, member.principal)))
 

@@ -294,15 +294,15 @@ def require_writable_directory(path: Path) -> None:
 
 
 def _explained(error: sqlite3.Error, busy_timeout_s: float) -> str:
-    said = str(error)
-    if "locked" in said or "busy" in said:
+    text = str(error)
+    if "locked" in text or "busy" in text:
         return f"locked by another connection for more than {busy_timeout_s:g} s; allowed: shorter write transactions"
-    if "full" in said:
+    if "full" in text:
         return "the database or its disk is full; allowed: free space; the task continues from its last offset"
-    if "unable to open" in said:
+    if "unable to open" in text:
         return "cannot be opened; allowed: a file, no link, in a directory that exists and can be written"
-    if "not a database" in said:
+    if "not a database" in text:
         return "not an SQLite database; allowed: a new file or one that SQLite made"
-    if "readonly" in said:
+    if "readonly" in text:
         return "read-only; allowed: a file and directory that can be written"
-    return f"SQLite says {said!r}; allowed: a database and disk in working order"
+    return f"SQLite says {text!r}; allowed: a database and disk in working order"

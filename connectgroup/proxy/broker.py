@@ -271,7 +271,7 @@ class Cluster:
         return self.nodes[node]
 
     def forget_coordinator(self, group_id: str) -> None:
-        """The broker said that it is not the one that has the offsets of a group."""
+        """The broker responded that it does not own the offsets of a group."""
         self._coordinators.pop(group_id, None)
 
     async def tokens(self, group_id: str, places: Collection[Place], *, stable: bool) -> Mapping[Place, str | None]:

@@ -364,7 +364,7 @@ class BrokerRelay(asyncio.Protocol):
             self._fail(f"broker {self._broker.address}: connection lost")
 
     def _fail(self, why: str) -> None:
-        """The pending requests get no response: their client's connection is closed, and the client tries again."""
+        """The pending requests get no response: their client's connection is closed, and the client retries."""
         self._broker.on_lost(why)
         pending, self._pending = self._pending, deque()
         self._unsent, self._unsent_bytes = [], 0

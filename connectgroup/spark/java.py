@@ -98,9 +98,9 @@ def _behind(java: Path, inode: int, changed_ns: int) -> Path | None:
     asked = subprocess.run(
         [java, "-XshowSettings:properties", "-version"], capture_output=True, text=True, timeout=30, check=True
     )
-    said = asked.stderr + asked.stdout
-    version = re.search(r"java\.specification\.version = (?:1\.)?(\d+)", said)
-    home = re.search(r"java\.home = (.+)", said)
+    output = asked.stderr + asked.stdout
+    version = re.search(r"java\.specification\.version = (?:1\.)?(\d+)", output)
+    home = re.search(r"java\.home = (.+)", output)
     if version is None or home is None or int(version[1]) < LOWEST_JAVA:
         return None
     return Path(home[1].strip(), "bin", "java")

@@ -86,7 +86,7 @@ class SharedSpark:
             self._running = asyncio.create_task(self._run(), name="run Spark")
 
     async def open(self, pid: int) -> str:
-        """Open a gateway for a worker process; return what ``SharedJava.hear`` takes.
+        """Open a gateway for a worker process; return what ``SharedJava.receive`` takes.
 
         Raises:
             Exception: Java has ended.
@@ -220,10 +220,12 @@ class SharedSpark:
 
 
 def _cause(lines: Iterable[str]) -> str:
-    """What Spark has said of its end: from the first line about an error on, in one line."""
-    said = [text for text in lines if text.strip()]
-    first = next((at for at, text in enumerate(said) if re.search(r"error|exception|denied", text, re.IGNORECASE)), -1)
-    shown = said[-SHOWN_LINES:] if first < 0 else said[first : first + SHOWN_LINES]
+    """What Spark has logged of its end: from the first line about an error on, in one line."""
+    logged = [text for text in lines if text.strip()]
+    first = next(
+        (at for at, text in enumerate(logged) if re.search(r"error|exception|denied", text, re.IGNORECASE)), -1
+    )
+    shown = logged[-SHOWN_LINES:] if first < 0 else logged[first : first + SHOWN_LINES]
     return " | ".join(shown) or "without a message"
 
 

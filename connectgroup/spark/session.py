@@ -76,7 +76,7 @@ class SharedJava:
     """What a worker process knows of the Java that its supervisor runs. Any thread may call it.
 
     Attributes:
-        gateway: its gateway: ``port``, ``secret`` and ``tag``; null: none now. ``hear`` sets it.
+        gateway: its gateway: ``port``, ``secret`` and ``tag``; null: none now. ``receive`` sets it.
         is_used: whether the worker uses it; ``use`` sets it.
         is_closed: whether the worker stops; ``close`` sets it.
     """
@@ -93,12 +93,12 @@ class SharedJava:
         """From now on Spark is the one of the supervisor; ``ask`` tells it that the worker wants a gateway, and why."""
         self.is_used, self._ask = True, ask
 
-    def hear(self, text: str) -> None:
-        """The supervisor has sent a gateway; or says that there is none, with ``failed``: why."""
-        said = json.loads(text)
+    def receive(self, text: str) -> None:
+        """The supervisor has sent a gateway; or reports that there is none, with ``failed``: why."""
+        message = json.loads(text)
         with self._changed:
-            self.gateway = said if "port" in said else None
-            self._failure = said.get("failed", "")
+            self.gateway = message if "port" in message else None
+            self._failure = message.get("failed", "")
             self._changed.notify_all()
 
     def wait(self) -> dict[str, Any]:

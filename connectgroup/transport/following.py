@@ -57,7 +57,7 @@ LEARN_S: Final = 1.0
 by then."""
 
 LEARN_AGAIN_S: Final = 120.0
-"""When it asks again, once it has been answered."""
+"""When it asks again after a response."""
 
 MAX_GROUPS: Final = 1_000
 """Groups of which a client keeps the owner; of others it looks them up again."""

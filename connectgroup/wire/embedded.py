@@ -54,7 +54,7 @@ _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
 _NULL: Final = -1
 
-_SAID: Final = (
+_PROBLEMS: Final = (
     (UnicodeEncodeError, "a string with a lone surrogate"),
     (struct.error, "a value out of range"),
     (Exception, "a value of another type"),
@@ -145,7 +145,7 @@ def _written(name: str, version: int, write: Callable[[_EmbeddedWriter], None]) 
     try:
         write(out)
     except (UnicodeEncodeError, struct.error, AttributeError, TypeError) as error:
-        got = next(said for kind, said in _SAID if isinstance(error, kind))
+        got = next(problem for kind, problem in _PROBLEMS if isinstance(error, kind))
         raise WireError(f"{name} v{version}: {out.field}: got {got}; allowed: {out.allowed}") from error
     return _INT16.pack(version) + b"".join(out.parts)
 
@@ -188,8 +188,8 @@ def _read(name: str, data: bytes, read: Callable[[_EmbeddedReader, int], T]) -> 
     try:
         return read(source, min(source.version(), HIGHEST_VERSION))
     except (WireFault, UnicodeDecodeError, struct.error) as error:
-        said = str(error) if isinstance(error, WireFault) else _UNREADABLE[type(error)]
-        raise WireError(f"{name}: {source.field} at byte {source.pos}: {said}") from error
+        problem = str(error) if isinstance(error, WireFault) else _UNREADABLE[type(error)]
+        raise WireError(f"{name}: {source.field} at byte {source.pos}: {problem}") from error
 
 
 class _EmbeddedReader:

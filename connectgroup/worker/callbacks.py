@@ -45,7 +45,7 @@ class _Called:
         abandoned: whether the caller of ``call`` was cancelled before it returned.
         catching_up: whether ``call`` is one that the listener had missed; ``Callbacks`` changes both.
         missed: calls that were due while ``call`` was abandoned, oldest first. ``defer`` adds, ``Callbacks`` takes.
-        told: the units of ``on_assigned`` that were neither lost nor revoked since, by calls; ``run`` changes it.
+        assigned: the units of ``on_assigned`` that were neither lost nor revoked since, by calls; ``run`` changes it.
     """
 
     def __init__(self, listener: WorkerRebalanceListener) -> None:
@@ -53,7 +53,7 @@ class _Called:
         self.call: asyncio.Task[None] | None = None
         self.abandoned = self.catching_up = False
         self.missed: deque[_Missed] = deque()
-        self.told: set[Unit] = set()
+        self.assigned: set[Unit] = set()
 
     def __str__(self) -> str:
         return f"listener {type(self.listener).__name__}"
@@ -61,12 +61,12 @@ class _Called:
     async def run(self, event: Event, units: Units, epoch: int) -> None:
         """Call the listener. A revocation that fails leaves its units to ``on_lost``."""
         if event == "on_assigned":
-            self.told |= units
+            self.assigned |= units
         elif event == "on_lost":
-            self.told -= units
+            self.assigned -= units
         await _call(self.listener, event, units, epoch)
         if event == "on_revoked":
-            self.told -= units
+            self.assigned -= units
 
     def defer(self, event: Event, units: Units, epoch: int) -> None:
         """Keep a call for later; no revocation, which is not acknowledged then: its units are revoked or lost later."""
@@ -127,7 +127,7 @@ class Callbacks:
         if called.abandoned and called.call is not None:
             called.defer(event, units, epoch)
             raise PluginError(f"{called}: not told {what}: {called.call.get_name()} has not returned")
-        if event == "on_lost" and not (units := units & called.told):
+        if event == "on_lost" and not (units := units & called.assigned):
             return  # its calls are over: the last one was abandoned, and has returned
         call = called.call = asyncio.create_task(called.run(event, units, epoch), name=event)
         try:
@@ -166,7 +166,7 @@ class Callbacks:
         while called.missed and not (called.abandoned or called.catching_up or self._closed):
             missed = called.missed.popleft()
             event, units, epoch = missed.event, missed.units, missed.epoch
-            if event == "on_lost" and not (units := units & called.told):
+            if event == "on_lost" and not (units := units & called.assigned):
                 continue
             called.catching_up = True
             called.call = asyncio.create_task(called.run(event, units, epoch), name=event)

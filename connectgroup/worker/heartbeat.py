@@ -1,7 +1,7 @@
 """The heartbeats of a worker: one at a time, which the coordinator parks.
 
 Each heartbeat starts with a check of the lease, so that a worker that resumes from a pause detects an expired lease
-before it sends a request. Heartbeats continue after it: fenced units run on, and the coordinator must hear of them.
+before it sends a request. Heartbeats continue after it: fenced units run on and must be reported.
 
 With them a worker process says of itself when it started, its memory, and what it logs of its units. An operator sees
 the lines with ``connectgroup connectors logs``, also those of a worker that has ended since.

@@ -345,7 +345,7 @@ class _Supervision:
         elif word == RESTART:
             self._worker.restart()
         elif word == SPARK:
-            JAVA.hear(reason)
+            JAVA.receive(reason)
         elif word == KEEP:
             self._asked = False
             self._worker.refuse_restart(reason)

@@ -30,7 +30,7 @@ WANTS_SPARK = "wants Spark"
 """Key of a report: the worker wants a gateway to the supervisor's Java; the value ``again``: another one."""
 
 SPARK = "spark"
-"""What a supervisor says to a worker of its Java: what ``SharedJava.hear`` takes follows."""
+"""What a supervisor sends to a worker of its Java; the text for ``SharedJava.receive`` follows."""
 
 RESTART, KEEP, JOIN = "restart", "keep", "join"
 """What a supervisor says to a worker, one line each: leave, as the replacement has warmed up; go on, as it could not be

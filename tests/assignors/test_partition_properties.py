@@ -78,7 +78,9 @@ def test_order_of_the_input_has_no_effect(
     kind: type[PartitionAssignor], group: PartitionAssignorInput, random: Random
 ) -> None:
     contract = PartitionAssignorContract()
-    assert contract.told(validated(kind(), contract.shuffled(group, random))) == contract.told(validated(kind(), group))
+    assert contract.text_of(validated(kind(), contract.shuffled(group, random))) == contract.text_of(
+        validated(kind(), group)
+    )
 
 
 @BALANCED

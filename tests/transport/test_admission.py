@@ -11,7 +11,7 @@ import pytest
 from connectgroup.errors import ConfigError, CoordinatorNotAvailable, TransportError, from_code
 from connectgroup.protocol.messages.cluster import ApiVersionsRequest, FindCoordinatorRequest, FindCoordinatorResponse
 from connectgroup.protocol.messages.heartbeat import HeartbeatResponse
-from connectgroup.testing.contracts.transport import ScriptedHandler, beat, said
+from connectgroup.testing.contracts.transport import ScriptedHandler, beat, message_of
 from connectgroup.transport.tcp_client import TcpClient
 from connectgroup.transport.tcp_server import TcpServer
 from connectgroup.wire.apis import API_VERSIONS, FIND_COORDINATOR
@@ -82,7 +82,7 @@ async def test_silent_connection_above_the_limit_makes_room_for_the_next() -> No
         client = TcpClient("127.0.0.1", tcp.port)
         while True:
             with suppress(TransportError):  # this process was slower than the deadline
-                assert "limit of 1 connections" in str(await said(client, "a"))
+                assert "limit of 1 connections" in str(await message_of(client, "a"))
                 break
         await client.close()
         for peer in (admitted, silent):
@@ -137,10 +137,10 @@ async def test_server_listens_on_the_addresses_that_were_checked(monkeypatch: py
     await tcp.start()
     try:
         client = TcpClient("127.0.0.1", tcp.port)
-        assert await said(client, "a") == "a"
+        assert await message_of(client, "a") == "a"
         await client.close()
         with pytest.raises(TransportError, match="cannot connect"):
-            await said(TcpClient("127.0.0.2", tcp.port), "b")
+            await message_of(TcpClient("127.0.0.2", tcp.port), "b")
     finally:
         await tcp.close(grace_s=0.05)
 
@@ -151,7 +151,7 @@ async def test_loopback_hosts_are_served(host: str) -> None:
     await tcp.start()
     client = TcpClient(host, tcp.port)
     try:
-        assert await said(client, "a") == "a"
+        assert await message_of(client, "a") == "a"
     finally:
         await client.close()
         await tcp.close(grace_s=0.05)

@@ -15,7 +15,7 @@ import pytest
 from connectgroup.errors import NotSent, TransportError
 from connectgroup.protocol.messages.cluster import ApiVersion, ApiVersionsResponse
 from connectgroup.protocol.messages.describe import DescribeRequest
-from connectgroup.testing.contracts.transport import ScriptedHandler, closing, said
+from connectgroup.testing.contracts.transport import ScriptedHandler, closing, message_of
 from connectgroup.transport.tcp_client import TcpClient
 from connectgroup.transport.tcp_server import TcpServer
 from connectgroup.wire.apis import API_VERSIONS, HEARTBEAT, encode_response, served
@@ -62,7 +62,7 @@ async def failure(port: int, *, timeout_s: float = 30.0, connect_timeout_s: floa
     """The client's error for the server at this port; one line, with the address."""
     async with closing(TcpClient("127.0.0.1", port, connect_timeout_s=connect_timeout_s)) as client:
         with pytest.raises(TransportError) as caught:
-            await said(client, "a", timeout_s=timeout_s)
+            await message_of(client, "a", timeout_s=timeout_s)
     message = str(caught.value)
     assert message.startswith(f"127.0.0.1:{port}: ")
     assert "\n" not in message
@@ -81,7 +81,7 @@ async def test_connection_refused() -> None:
 async def test_invalid_address(host: str, port: int) -> None:
     async with closing(TcpClient(host, port)) as client:
         with pytest.raises(TransportError, match="cannot connect"):
-            await said(client, "a")
+            await message_of(client, "a")
 
 
 @pytest.mark.asyncio
@@ -90,10 +90,10 @@ async def test_name_lookup_without_a_thread_is_retriable(monkeypatch: pytest.Mon
     none = NoThreads(monkeypatch, "asyncio_")
     async with closing(TcpClient("localhost", 1)) as client:
         with pytest.raises(TransportError, match=r"cannot connect: cannot look up localhost: can't start"):
-            await said(client, "a")
+            await message_of(client, "a")
         none.over()
         with pytest.raises(TransportError, match=r"^localhost:1: cannot connect: "):
-            await said(client, "a")
+            await message_of(client, "a")
 
 
 @pytest.mark.asyncio
@@ -201,7 +201,7 @@ async def test_invalid_response_closes_the_connection_and_the_next_call_reconnec
     async with listening(invalid) as port, closing(TcpClient("127.0.0.1", port)) as client:
         for turn in (1, 2):
             with pytest.raises(TransportError) as caught:
-                await said(client, "a")
+                await message_of(client, "a")
             assert message in str(caught.value)
             assert connections == turn
 
@@ -215,7 +215,7 @@ async def test_unexpected_response_closes_the_connection() -> None:
 
     async with listening(eager) as port, closing(TcpClient("127.0.0.1", port)) as client:
         with pytest.raises(TransportError, match=r"a response without a request|is not to request|speak our protocol"):
-            await said(client, "a")
+            await message_of(client, "a")
 
 
 @pytest.mark.asyncio
@@ -224,14 +224,14 @@ async def test_lost_connection_fails_all_calls_and_the_next_call_reconnects() ->
     first = TcpServer(handler)
     await first.start()
     async with closing(TcpClient("127.0.0.1", first.port)) as client:
-        calls = [asyncio.ensure_future(said(client, name)) for name in ("a", "b")]
+        calls = [asyncio.ensure_future(message_of(client, name)) for name in ("a", "b")]
         await handler.has_begun("a", "b")
         for connection in list(first._connections):
             connection.abort()
         for call in calls:
             with pytest.raises(TransportError, match="connection lost"):
                 await call
-        assert await said(client, "c") == "c"
+        assert await message_of(client, "c") == "c"
         await first.close(grace_s=0.05)
 
         second = TcpServer(handler, port=first.port)
@@ -239,7 +239,7 @@ async def test_lost_connection_fails_all_calls_and_the_next_call_reconnects() ->
         responses: list[str | None] = []
         while not responses:  # the client may not have detected the loss yet
             with suppress(TransportError):
-                responses.append(await said(client, "d"))
+                responses.append(await message_of(client, "d"))
         assert responses == ["d"]
         await second.close()
 
@@ -255,7 +255,7 @@ async def test_close_ends_a_connection_attempt() -> None:
 
     async with listening(silent) as port:
         client = TcpClient("127.0.0.1", port, connect_timeout_s=3600)
-        calls = [asyncio.ensure_future(said(client, name, timeout_s=3600)) for name in ("a", "b")]
+        calls = [asyncio.ensure_future(message_of(client, name, timeout_s=3600)) for name in ("a", "b")]
         await reached.wait()
         await client.close()
         for call in calls:
@@ -269,7 +269,7 @@ async def test_calls_that_wait_for_the_connection_are_sent_in_order_and_may_be_c
     tcp = TcpServer(handler)
     await tcp.start()
     async with closing(TcpClient("127.0.0.1", tcp.port)) as client:
-        calls = [asyncio.ensure_future(said(client, str(number))) for number in range(10)]
+        calls = [asyncio.ensure_future(message_of(client, str(number))) for number in range(10)]
         await asyncio.sleep(0)
         calls[0].cancel()  # the call that opened the connection
         calls[5].cancel()
@@ -289,7 +289,7 @@ async def test_calls_wait_while_the_server_does_not_read() -> None:
     async with listening(stuck) as port, closing(TcpClient("127.0.0.1", port)) as client:
         name = "x" * 30_000
         outcomes = await asyncio.gather(
-            *(said(client, name, timeout_s=1.0) for _ in range(1000)), return_exceptions=True
+            *(message_of(client, name, timeout_s=1.0) for _ in range(1000)), return_exceptions=True
         )
         # A request that was not sent may always be retried; one that was sent may have been processed.
         assert {type(outcome) for outcome in outcomes} == {NotSent, TransportError}

@@ -21,7 +21,7 @@ from connectgroup.protocol.messages.cluster import (
     FoundCoordinator,
 )
 from connectgroup.protocol.messages.heartbeat import HeartbeatResponse
-from connectgroup.testing.contracts.transport import ScriptedHandler, TransportContract, beat, closing, said
+from connectgroup.testing.contracts.transport import ScriptedHandler, TransportContract, beat, closing, message_of
 from connectgroup.transport.base import Client
 from connectgroup.transport.limits import Limits
 from connectgroup.transport.tcp_client import TcpClient
@@ -133,7 +133,7 @@ async def test_concurrent_requests_of_one_connection_are_limited() -> None:
             await handler.has_begun(*names[: done + 4])
             other = TcpClient("127.0.0.1", tcp.port)
             assert (
-                await said(other, f"other {done}") == f"other {done}"
+                await message_of(other, f"other {done}") == f"other {done}"
             )  # a round trip, during which further requests could have begun
             await other.close()
             assert len([name for name in handler.began if name in names]) == min(done + 4, 40)
@@ -326,7 +326,7 @@ async def test_closing_server_finishes_requests() -> None:
     tcp = TcpServer(handler)
     await tcp.start()
     async with closing(TcpClient("127.0.0.1", tcp.port)) as client:
-        call = asyncio.ensure_future(said(client, "a"))
+        call = asyncio.ensure_future(message_of(client, "a"))
         await handler.has_begun("a")
         ending = asyncio.ensure_future(tcp.close(grace_s=30))
         await asyncio.sleep(0)
@@ -334,7 +334,7 @@ async def test_closing_server_finishes_requests() -> None:
         assert await call == "a"
         await ending
         with pytest.raises(TransportError, match=r"cannot connect|connection lost"):
-            await said(client, "b")
+            await message_of(client, "b")
     await tcp.close()
 
 

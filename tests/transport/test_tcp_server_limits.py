@@ -17,7 +17,7 @@ from connectgroup.protocol.messages.cluster import (
 )
 from connectgroup.protocol.messages.common import ConnectorTasks
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
-from connectgroup.testing.contracts.transport import ScriptedHandler, beat, said
+from connectgroup.testing.contracts.transport import ScriptedHandler, beat, message_of
 from connectgroup.transport import tcp_connection
 from connectgroup.transport.tcp_client import TcpClient
 from connectgroup.transport.tcp_server import TcpServer
@@ -162,7 +162,7 @@ async def test_connection_above_the_limit_is_rejected_until_another_closes(limit
         client = TcpClient("127.0.0.1", tcp.port)
         while True:  # the server has to detect the close first
             with suppress(TransportError):  # the server closes a rejected connection
-                if await said(client, "a") == "a":
+                if await message_of(client, "a") == "a":
                     break
         await client.close()
         for peer in peers:
@@ -234,11 +234,11 @@ async def test_lost_connection_counts_until_its_last_request_is_done() -> None:
         peer.close()
         for name in ("b", "a"):
             client = TcpClient("127.0.0.1", tcp.port)
-            assert "limit of 1 connections" in str(await said(client, "too early"))
+            assert "limit of 1 connections" in str(await message_of(client, "too early"))
             handler.release(name)
         while True:
             with suppress(TransportError):  # the server closes a rejected connection
-                if await said(client, "c") == "c":
+                if await message_of(client, "c") == "c":
                     break
         await client.close()
 

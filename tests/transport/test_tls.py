@@ -21,7 +21,7 @@ from connectgroup.log.memory import MemoryLog
 from connectgroup.protocol.messages.describe import DescribeResponse
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from connectgroup.sasl import Authenticator
-from connectgroup.testing.contracts.transport import ScriptedHandler, beat, said
+from connectgroup.testing.contracts.transport import ScriptedHandler, beat, message_of
 from connectgroup.transport.access import Access, Certificate, Security, server_tls
 from connectgroup.transport.credentials import Credentials
 from connectgroup.transport.limits import Limits
@@ -175,8 +175,8 @@ async def test_client_that_is_refused_costs_no_other_client_its_connection(caplo
         TcpClient("127.0.0.1", server.port, access=Access(credentials=Credentials(*user))) for user in users
     )
     try:
-        await said(idle, "idle")
-        waiting = asyncio.create_task(said(busy, "parked"))
+        await message_of(idle, "idle")
+        waiting = asyncio.create_task(message_of(busy, "parked"))
         await handler.has_begun("parked")
         refused = await late.call(beat("late"), timeout_s=5)
         assert isinstance(refused, HeartbeatResponse)
@@ -228,7 +228,7 @@ async def test_certificate_is_read_again_when_its_files_change(
     async def accepts(ca: str) -> bool:
         client = TcpClient("127.0.0.1", server.port, access=tls(certificates, ca))
         try:
-            await said(client, "x")
+            await message_of(client, "x")
         except TransportError:
             return False
         finally:
@@ -242,7 +242,7 @@ async def test_certificate_is_read_again_when_its_files_change(
 
     try:
         old = TcpClient("127.0.0.1", server.port, access=tls(certificates, "server"))
-        await said(old, "x")
+        await message_of(old, "x")
 
         (tmp_path / "own.pem").write_text("no certificate\n")
         await _line(caplog, "the former certificate stays in use")
@@ -254,7 +254,7 @@ async def test_certificate_is_read_again_when_its_files_change(
         shutil.copy(certificates / "other.key", tmp_path / "own.key")
         await until("other")
         assert not await accepts("server")
-        await said(old, "x")
+        await message_of(old, "x")
         await old.close()
 
         # As a renewal replaces them: by other files under the same names.

@@ -66,7 +66,7 @@ async def test_failing_assignor_is_one_line_and_another_member_computes(
         assert "a:" in (await world.describe()).assignor_error
 
 
-async def test_error_of_an_assignor_keeps_the_target_and_nobody_else_is_asked(tmp_path: Path) -> None:
+async def test_error_of_an_assignor_keeps_the_target_and_no_other_member_computes(tmp_path: Path) -> None:
     """A veto is not a failure: neither another member nor the coordinator computes."""
     async with World(tmp_path) as world:
         vetoing, other = Spread(), Spread()

@@ -269,12 +269,12 @@ def _step(
     response = _response(
         draft, member, settings, after, with_assignment=full or changed or differs or repeats or advanced
     )
-    # A join has no news before its first partitions. A member without an id cannot be parked.
-    silent = not after.assigned if joins else after.epoch == request.member_epoch and response.assignment is None
+    # A join has nothing to report before its first partitions. A member without an id cannot be parked.
+    unchanged = not after.assigned if joins else after.epoch == request.member_epoch and response.assignment is None
     return draft.outcome(
         response,
         (*timers, *draft.rebalance_timer(member_id, before, after)),
-        parks=silent and ((request.max_wait_ms > 0 and not joins) or _waits(draft, after, member)),
+        parks=unchanged and ((request.max_wait_ms > 0 and not joins) or _waits(draft, after, member)),
     )
 
 

@@ -119,7 +119,7 @@ class DescribedMember:
 RETRYING: Final = "RETRYING"
 LAST_ERROR: Final = ", last error: "
 """In the message of a failed unit, between what happens next and why it failed."""
-"""The message of a unit that is FAILED or STALLED begins with it while its worker tries again."""
+"""The message of a unit that is FAILED or STALLED begins with it while its worker retries."""
 
 KEPT: Final = "the target assignment is kept: "
 """``assignor_error`` begins with it after the assignor has decided so: nothing is being computed."""
@@ -133,7 +133,7 @@ class DescribedUnit:
         task: the number of the task from 0, or -1 for the connector itself (``is_connector``).
         member_id: the member that owns it; empty while no member does.
         owner_epoch: the epoch at which it was assigned to that member; -1 without an owner.
-        message: what the owner has reported with the state: the error of a unit that is FAILED or tries again.
+        message: what the owner has reported with the state: the error of a unit that is FAILED or retried.
         state: STARTING, RUNNING, FAILED, STALLED: as its owner has reported; WAITING: its owner has left temporarily.
             Without an owner: UNASSIGNED, or PAUSED or STOPPED as its connector.
         config: *(tagged)* the task's configuration, credentials masked, if the request includes task configurations.

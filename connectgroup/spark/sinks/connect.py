@@ -36,7 +36,7 @@ from ..kafka_client import admin, client_files, client_settings
 from ..remote import remote_address
 from ..sources.kafka_group import TRANSIENT, GroupOffsets, group_of
 from .kafka import MAX_LETTER, cut_text, letter_text
-from .kafka_offsets import create_topic, told_as_sink_error
+from .kafka_offsets import as_sink_error, create_topic
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -160,7 +160,7 @@ class ConnectSink(DeadLetterSink):
             raise ConfigError("sink", "connect", "a worker with its own Spark, not Spark Connect")
         self._owner = owner
         self._group = GroupOffsets(settings.bootstrap_servers, settings.client, group_of(owner.connector))
-        with told_as_sink_error(f"Kafka {settings.bootstrap_servers}"):
+        with as_sink_error(f"Kafka {settings.bootstrap_servers}"):
             positions = _read(self._group, settings.topics, owner.fencing_token, is_mine)
         config = {"name": owner.connector, "connector.class": settings.connector_class, **settings.plugin_config}
         self._task = JavaSinkTask(config, self._transforms, is_tolerant=bool(self._dead_letters))
@@ -179,7 +179,7 @@ class ConnectSink(DeadLetterSink):
         factor = settings.plugin_config.get(_REPLICATION, "-1")
         if not re.fullmatch("-1|[1-9][0-9]{0,4}", factor):
             raise ConfigError(_REPLICATION, factor, "a number from 1, or -1 for the default of the cluster")
-        with told_as_sink_error(f"Kafka {settings.bootstrap_servers}, topic {name}"):
+        with as_sink_error(f"Kafka {settings.bootstrap_servers}, topic {name}"):
             create_topic(admin(settings.bootstrap_servers, client), name, {}, replication=int(factor))
         # As Kafka Connect: the dead letters of a key are in the partition that Java's clients choose.
         config = {"bootstrap.servers": settings.bootstrap_servers, "partitioner": "murmur2_random", **client}
@@ -255,7 +255,7 @@ class ConnectSink(DeadLetterSink):
 
     def _write_letters(self, producer: Producer) -> None:
         where = f"Kafka {self._settings.bootstrap_servers}, topic {self._dead_letters}"
-        with told_as_sink_error(where):
+        with as_sink_error(where):
             write_letters(producer, self._dead_letters, self._letters, where)
         self._letters.clear()
 
@@ -270,7 +270,7 @@ class ConnectSink(DeadLetterSink):
             return
         metadata = f"connectgroup {self._owner.fencing_token}"
         offsets = [TopicPartition(*_parted(name), at, metadata) for name, at in changed.items()]
-        with told_as_sink_error(f"Kafka {self._settings.bootstrap_servers}"):
+        with as_sink_error(f"Kafka {self._settings.bootstrap_servers}"):
             _read(
                 self._group,
                 {topic for topic, _ in map(_parted, changed)},
@@ -400,7 +400,7 @@ class GroupPositions:
     def positions(self, connector: str) -> dict[str, int]:
         group = self._open(connector)
         try:
-            with told_as_sink_error(f"Kafka {self._settings.bootstrap_servers}"):
+            with as_sink_error(f"Kafka {self._settings.bootstrap_servers}"):
                 return _read(group, self._settings.topics, None, lambda _: True)
         finally:
             group.close()
@@ -412,7 +412,7 @@ class GroupPositions:
         group = self._open(connector)
         metadata = f"connectgroup {fencing_token}"
         try:
-            with told_as_sink_error(f"Kafka {settings.bootstrap_servers}"):
+            with as_sink_error(f"Kafka {settings.bootstrap_servers}"):
                 # Fenced, if a later owner has committed.
                 _read(group, settings.topics, fencing_token, lambda _: True)
                 if positions is None:

@@ -30,9 +30,9 @@ from .kafka_offsets import (
     TIMEOUT_S,
     KafkaPositions,
     OffsetsTopic,
+    as_sink_error,
     reason,
     slice_records,
-    told_as_sink_error,
     transactional_id,
     transactional_producer,
 )
@@ -164,12 +164,12 @@ class KafkaSink(DeadLetterSink):
 
     @classmethod
     def check_access(cls, settings: KafkaSinkSettings) -> None:
-        with told_as_sink_error(f"Kafka {settings.bootstrap_servers}"):
+        with as_sink_error(f"Kafka {settings.bootstrap_servers}"):
             admin(settings.bootstrap_servers, client_of(settings)).list_topics(timeout=10)
 
     def claim(self, owner: Owner, is_mine: Callable[[str], bool]) -> dict[str, int]:
         self._drop_producer()
-        with told_as_sink_error(self._offsets.where):
+        with as_sink_error(self._offsets.where):
             # Before anything is fenced: a zombie must not interrupt the task that has its place.
             state = self._offsets.read(owner.connector)
             state.check(owner, self._offsets.where)
@@ -325,7 +325,7 @@ class KafkaSink(DeadLetterSink):
         """
         wanted = {*self.topics_of(rows), self._dead_letters} - {""}
         client = {name: value for name, value in self._client.items() if name != "bootstrap.servers"}
-        with told_as_sink_error(self._cluster):
+        with as_sink_error(self._cluster):
             known = admin(self._settings.bootstrap_servers, client).list_topics(timeout=10).topics
         for topic in sorted(wanted):
             if topic not in known:
@@ -373,7 +373,7 @@ class KafkaSink(DeadLetterSink):
         if not isinstance(error, Exception):
             return error
         try:
-            with told_as_sink_error(self._offsets.where):
+            with as_sink_error(self._offsets.where):
                 self._offsets.read(owner.connector).check(owner, self._offsets.where)
         except TaskFenced as fenced:
             return fenced

@@ -138,7 +138,7 @@ class OffsetsTopic:
         self.where = f"Kafka {client['bootstrap.servers']}, topic {topic}"
         others = {name: value for name, value in client.items() if name != "bootstrap.servers"}
         self._admin = admin(client["bootstrap.servers"], others)
-        with told_as_sink_error(self.where):
+        with as_sink_error(self.where):
             if not create_topic(self._admin, topic, {"cleanup.policy": "compact"}):
                 self._check_policy()
 
@@ -271,7 +271,7 @@ def create_topic(client: AdminClient, topic: str, config: Mapping[str, str], *, 
 
 
 @contextmanager
-def told_as_sink_error(where: str) -> Iterator[None]:
+def as_sink_error(where: str) -> Iterator[None]:
     """Convert errors of the Kafka client to ``SinkError``, one line."""
     from confluent_kafka import KafkaException
 
@@ -305,7 +305,7 @@ class KafkaPositions:
         self._transaction_timeout_ms = transaction_timeout_ms
 
     def positions(self, connector: str) -> dict[str, int]:
-        with told_as_sink_error(self._topic.where):
+        with as_sink_error(self._topic.where):
             return {name: at for name, (at, _) in sorted(self._topic.read(connector).slices.items())}
 
     def alter(self, connector: str, fencing_token: int, positions: Mapping[str, int | None] | None) -> None:
@@ -316,7 +316,7 @@ class KafkaPositions:
         """
         topic, fenced = self._topic, dict[int, int]()
         claims: tuple[dict[int, int], dict[int, int]] | None = None
-        with told_as_sink_error(topic.where):
+        with as_sink_error(topic.where):
             producer = self._producer(transactional_id(connector, 0, 0))
             while True:
                 state = topic.read(connector)

@@ -231,7 +231,7 @@ class RangeReader:
         from confluent_kafka import Consumer, KafkaException
 
         self._where = f"Kafka {servers}"
-        # What librdkafka has told last of the cluster; set by its callback, within the calls of ``read``.
+        # The last problem that librdkafka has reported of the cluster; set by its callback, within calls of ``read``.
         self._problem = ""
         try:
             settings = {**_FETCH, **client, "bootstrap.servers": servers, **_OURS, "error_cb": self._told}
@@ -324,10 +324,10 @@ class RangeReader:
     def _no_answer(self, left: Mapping[str, tuple[int, int]]) -> SourceError:
         name, (at, _) = next(iter(left.items()))
         topic, partition = _parted(name)
-        told = f" ({self._problem})" if self._problem else ""
+        problem = f" ({self._problem})" if self._problem else ""
         return SourceError(
             f"{self._where}: topic {topic}, partition {partition}: no record from offset {at} on within"
-            f" {PATIENCE_S:g} s{told}; allowed: a cluster that answers"
+            f" {PATIENCE_S:g} s{problem}; allowed: a cluster that answers"
         )
 
     def _told(self, error: KafkaError) -> None:

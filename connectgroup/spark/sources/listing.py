@@ -127,7 +127,7 @@ class FileReports:
             why = problems[name].removeprefix(place).lstrip(":, ")
             logger.warning("%s: %s; the task goes on with other files", place, why)
         self.problems = set(problems)
-        # Programs write under hidden names and rename: a number that falls and rises again is no news.
+        # Programs write under hidden names and rename: a number that falls and rises again is no change.
         if skipped > self.skipped:
             logger.info(
                 "%s: %d files or directories of this task are not read: hidden or unfinished names, names without the"

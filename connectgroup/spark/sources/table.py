@@ -230,7 +230,7 @@ class SqliteTableSource(TableSource):
     their order. Without AUTOINCREMENT, SQLite gives the greatest key again after its row was deleted: that is an error
     if the row was read, as are keys that begin again, also behind a view of one table, and a new row below the others
     whose key was passed. Rows that are deleted and written anew with the same keys, or more, between two looks at the
-    table are not told from rows that change: the task logs that the last row that it read has changed, and goes on.
+    table look like rows that change: the task logs that the last row that it read has changed, and goes on.
     Reset the offsets after such a reload. A column that is declared as
     something else than an integer, boolean or floating-point number is STRING: its values as text. With
     `errors.tolerance=all`, a row that does not fit its columns is a dead letter.

@@ -113,7 +113,7 @@ class PartitionAssignorContract(AssignorPromises[PartitionAssignorInput, Partiti
         random.shuffle(topics)
         return dataclasses.replace(group, members=members, topics=topics)
 
-    def told(self, answer: PartitionAssignment) -> str:
+    def text_of(self, answer: PartitionAssignment) -> str:
         """All assignments, sorted."""
         shares = sorted((member.member_id, member.version, sorted(member.partitions)) for member in answer.members)
         return repr((answer.error, answer.message, shares, sorted(answer.withheld)))

@@ -149,7 +149,7 @@ class AssignorPromises(Generic[GroupT, AnswerT, ThingT]):
         """The same input in another order."""
         raise NotImplementedError
 
-    def told(self, answer: AnswerT) -> str:
+    def text_of(self, answer: AnswerT) -> str:
         """A result as text: equal texts are equal bytes on the wire."""
         raise NotImplementedError
 
@@ -199,10 +199,10 @@ class AssignorPromises(Generic[GroupT, AnswerT, ThingT]):
         random = Random(1)
         for name, group in self.inputs().items():
             with on_group(name):
-                expected = self.told(run_assignor(self.configured(), group))
+                expected = self.text_of(run_assignor(self.configured(), group))
                 for _ in range(3):
                     shuffled = self.shuffled(group, random)
-                    assert self.told(run_assignor(self.configured(), shuffled)) == expected, (
+                    assert self.text_of(run_assignor(self.configured(), shuffled)) == expected, (
                         f"{name}: another result for the same group in another order; sort before you assign"
                     )
 
@@ -211,7 +211,7 @@ class AssignorPromises(Generic[GroupT, AnswerT, ThingT]):
         for name, group in [*self.inputs().items(), *reversed(self.inputs().items())]:
             with on_group(name):
                 fresh = run_assignor(self.configured(), group)
-                assert self.told(run_assignor(used, group)) == self.told(fresh), (
+                assert self.text_of(run_assignor(used, group)) == self.text_of(fresh), (
                     f"{name}: an assignor that was used before returns another result; it keeps state between calls"
                 )
 
@@ -288,7 +288,7 @@ class ConnectAssignorContract(AssignorPromises[ConnectAssignorInput, ConnectAssi
         random.shuffle(connectors)
         return dataclasses.replace(group, members=members, connectors=connectors)
 
-    def told(self, answer: ConnectAssignment) -> str:
+    def text_of(self, answer: ConnectAssignment) -> str:
         """The content of the install request."""
         return repr((answer.error, answer.message, members_for_install(answer)))
 
@@ -351,7 +351,7 @@ def answers_of(path: str, module: str, qualname: str) -> None:
     contract: AssignorPromises[Any, Any, Any] = kind()
     for name, group in contract.inputs().items():
         with on_group(name):
-            print(name, contract.told(run_assignor(contract.configured(), group)))
+            print(name, contract.text_of(run_assignor(contract.configured(), group)))
 
 
 def _run(code: str, hash_seed: str) -> str:

@@ -213,7 +213,7 @@ class LogContract:
             assert await log.load("h") == {"h": of_h}
 
     @pytest.mark.asyncio
-    async def test_a_group_nobody_wrote_has_no_records(self, place: Path) -> None:
+    async def test_unwritten_group_has_no_records(self, place: Path) -> None:
         async with opened(self.make_log(place)) as log:
             assert await log.load() == {}
             assert await log.load("g") == {"g": ()}

@@ -104,7 +104,7 @@ class ScriptedHandler:
             await self._news.wait_for(lambda: set(names) <= set(self.began))
 
 
-async def said(client: Client, name: str, *, timeout_s: float = LONG_S) -> str | None:
+async def message_of(client: Client, name: str, *, timeout_s: float = LONG_S) -> str | None:
     """Send a heartbeat; return the error message of its response."""
     response = await client.call(beat(name), timeout_s=timeout_s)
     assert isinstance(response, HeartbeatResponse)
@@ -159,7 +159,7 @@ class TransportContract:
         stage = ScriptedHandler()
         async with self.serving(stage) as connect, closing(connect()) as client:
             names = [str(number) for number in range(1000)]
-            assert await asyncio.gather(*(said(client, name) for name in names)) == names
+            assert await asyncio.gather(*(message_of(client, name) for name in names)) == names
             assert stage.began == names
 
     @pytest.mark.asyncio
@@ -178,7 +178,7 @@ class TransportContract:
         stage = ScriptedHandler("a")
         async with self.serving(stage) as connect, closing(connect()) as client:
             order: list[str | None] = []
-            calls = [asyncio.ensure_future(said(client, name)) for name in ("a", "b", "releases a")]
+            calls = [asyncio.ensure_future(message_of(client, name)) for name in ("a", "b", "releases a")]
             for call in calls:
                 call.add_done_callback(lambda done: order.append(done.result()))
             await asyncio.gather(*calls)
@@ -190,10 +190,10 @@ class TransportContract:
         """Kafka's rule for one connection. Another client does not wait."""
         stage = ScriptedHandler("a")
         async with self.serving(stage) as connect, closing(connect()) as client, closing(connect()) as other:
-            parked = asyncio.ensure_future(said(client, "a"))
-            behind = asyncio.ensure_future(said(client, "b"))
+            parked = asyncio.ensure_future(message_of(client, "a"))
+            behind = asyncio.ensure_future(message_of(client, "b"))
             await stage.has_begun("a", "b")
-            assert await said(other, "c") == "c"
+            assert await message_of(other, "c") == "c"
             assert not parked.done()
             assert not behind.done()
             stage.release("a")
@@ -206,9 +206,9 @@ class TransportContract:
     async def test_no_answer_in_time_is_an_error_that_says_where_and_what(self) -> None:
         stage = ScriptedHandler("a")
         async with self.serving(stage) as connect, closing(connect()) as client:
-            await said(client, "first")
+            await message_of(client, "first")
             with pytest.raises(TransportError, match=r"no response to HeartbeatRequest in 0.05 s") as caught:
-                await said(client, "a", timeout_s=0.05)
+                await message_of(client, "a", timeout_s=0.05)
             assert client.address in str(caught.value)
             assert "\n" not in str(caught.value)
             assert stage.began == ["first", "a"]
@@ -219,18 +219,18 @@ class TransportContract:
         stage = ScriptedHandler("a")
         async with self.serving(stage) as connect, closing(connect()) as client:
             with pytest.raises(TransportError):
-                await said(client, "a", timeout_s=0.05)
-            assert await said(client, "b") == "b"
+                await message_of(client, "a", timeout_s=0.05)
+            assert await message_of(client, "b") == "b"
             stage.release("a")
-            assert await said(client, "c") == "c"
+            assert await message_of(client, "c") == "c"
 
     @pytest.mark.asyncio
     async def test_calls_behind_one_that_is_given_up_fail_with_it(self) -> None:
         stage = ScriptedHandler("a")
         async with self.serving(stage) as connect, closing(connect()) as client:
-            await said(client, "first")
-            oldest = asyncio.ensure_future(said(client, "a", timeout_s=0.2))
-            behind = asyncio.ensure_future(said(client, "b"))
+            await message_of(client, "first")
+            oldest = asyncio.ensure_future(message_of(client, "a", timeout_s=0.2))
+            behind = asyncio.ensure_future(message_of(client, "b"))
             with pytest.raises(TransportError, match="no response to HeartbeatRequest"):
                 await oldest
             with pytest.raises(TransportError, match="no response to an earlier HeartbeatRequest"):
@@ -240,50 +240,52 @@ class TransportContract:
     async def test_a_call_that_times_out_behind_another_leaves_the_other_alone(self) -> None:
         stage = ScriptedHandler("a")
         async with self.serving(stage) as connect, closing(connect()) as client:
-            parked = asyncio.ensure_future(said(client, "a"))
+            parked = asyncio.ensure_future(message_of(client, "a"))
             await stage.has_begun("a")
             with pytest.raises(TransportError):
-                await said(client, "b", timeout_s=0.05)
-            later = asyncio.ensure_future(said(client, "c"))
+                await message_of(client, "b", timeout_s=0.05)
+            later = asyncio.ensure_future(message_of(client, "c"))
             await stage.has_begun("c")
             stage.release("a")
             assert await parked == "a"
             assert await later == "c"
 
     @pytest.mark.asyncio
-    async def test_a_caller_that_goes_away_harms_nobody(self) -> None:
+    async def test_cancelled_call_affects_no_other_call(self) -> None:
         stage = ScriptedHandler("a")
         async with self.serving(stage) as connect, closing(connect()) as client:
-            gone = asyncio.ensure_future(said(client, "a"))
-            kept = asyncio.ensure_future(said(client, "b"))
+            gone = asyncio.ensure_future(message_of(client, "a"))
+            kept = asyncio.ensure_future(message_of(client, "b"))
             await stage.has_begun("a", "b")
             gone.cancel()
             await asyncio.wait({gone})
             stage.release("a")
             assert await kept == "b"
-            assert await said(client, "c") == "c"
+            assert await message_of(client, "c") == "c"
 
     @pytest.mark.asyncio
     async def test_a_call_behind_one_whose_caller_went_away_can_give_the_connection_up(self) -> None:
         """Otherwise no call would: the caller that waited for the oldest response is gone."""
         stage = ScriptedHandler("a")
         async with self.serving(stage) as connect, closing(connect()) as client:
-            gone = asyncio.ensure_future(said(client, "a"))
+            gone = asyncio.ensure_future(message_of(client, "a"))
             await stage.has_begun("a")
             gone.cancel()
             with pytest.raises(TransportError):
-                await said(client, "b", timeout_s=0.05)
-            assert await said(client, "c") == "c"
+                await message_of(client, "b", timeout_s=0.05)
+            assert await message_of(client, "c") == "c"
 
     # ------------------------------------------------------------------------------------------- failures
 
     @pytest.mark.asyncio
     @pytest.mark.parametrize("name", ["raises", "asserts", "wrong type"])
-    async def test_a_handler_that_fails_is_answered_for_and_nobody_else_notices(self, name: str) -> None:
+    async def test_failed_handler_is_an_error_of_its_call_alone(self, name: str) -> None:
         """D8."""
         async with self.serving(ScriptedHandler()) as connect, closing(connect()) as client:
             before, failed, after = await asyncio.gather(
-                said(client, "before"), client.call(beat(name), timeout_s=LONG_S), said(client, "after")
+                message_of(client, "before"),
+                client.call(beat(name), timeout_s=LONG_S),
+                message_of(client, "after"),
             )
             assert (before, after) == ("before", "after")
             assert isinstance(failed, HeartbeatResponse)
@@ -304,14 +306,14 @@ class TransportContract:
         stage = ScriptedHandler("a")
         async with self.serving(stage) as connect:
             client = connect()
-            calls = [asyncio.ensure_future(said(client, name)) for name in ("a", "b")]
+            calls = [asyncio.ensure_future(message_of(client, name)) for name in ("a", "b")]
             await stage.has_begun("a", "b")
             await client.close()
             for call in calls:
                 with pytest.raises(TransportError, match="the client is closed"):
                     await call
             with pytest.raises(TransportError, match="the client is closed"):
-                await said(client, "c")
+                await message_of(client, "c")
             await client.close()
             stage.release("a")
 
