@@ -172,6 +172,20 @@ def test_line_of_csv_is_read_as_by_python_or_is_a_dead_letter(root: Path, line: 
 
 
 @MANY
+@given(lines=st.text(alphabet='"",a\r\n\n', min_size=1, max_size=20), multiline=st.booleans())
+@example(lines='x\r"y\r', multiline=True)
+@example(lines='x\n\n\ry\r"z,', multiline=True)
+def test_lines_of_csv_are_those_that_python_reads_or_an_error(root: Path, lines: str, multiline: bool) -> None:
+    """Also with quotes and carriage returns where they are not expected: no line is lost. Blank lines are no rows."""
+    try:
+        rows = read(root, f"a\n{lines}\n".encode(), LineDialect("csv", multiline=multiline), "a STRING")
+    except BadLine:
+        return
+    expected = [line for line in csv.reader(io.StringIO(f"{lines}\n", newline=""), strict=True) if line]
+    assert [[row["a"] or ""] for row in rows] == expected
+
+
+@MANY
 @given(
     rows=st.lists(st.tuples(TEXT, TEXT, TEXT), min_size=1, max_size=8),
     quoting=st.sampled_from([csv.QUOTE_ALL, csv.QUOTE_MINIMAL, csv.QUOTE_NONNUMERIC]),

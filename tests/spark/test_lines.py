@@ -276,3 +276,8 @@ def test_carriage_return_in_a_line_of_csv_is_an_error_that_names_it_or_part_of_a
     wanted = Range(slice="x", start=4, end=len(data))
     rows = read_range(tmp_path, wanted, AB, LineDialect("csv", multiline=True)).to_pylist()
     assert rows == [{"a": 1, "b": "x\ry"}]
+    data = CSV_HEADER + b'1,x\r"y\r\n'
+    (tmp_path / "x").write_bytes(data)
+    wanted, dialect = Range(slice="x", start=4, end=len(data)), LineDialect("csv", quote="'", multiline=True)
+    with pytest.raises(BadLine, match=r"line 2 \(byte 4\): not CSV .a carriage return in the line"):
+        read_range(tmp_path, wanted, AB, dialect)

@@ -155,9 +155,10 @@ class LineParser:
 
     def _parse_csv(self, data: bytes) -> pa.RecordBatch:
         separator = self.dialect.separator
-        if separator is None and b"\r" in data and data.count(b"\r") != data.count(b"\r\n"):
+        has_returns = b"\r" in data and data.count(b"\r") != data.count(b"\r\n")
+        if separator is None and has_returns:
             raise ValueError("a carriage return alone")
-        _check_quotes(data, self.dialect)
+        _check_quotes(data, self.dialect, has_returns=has_returns)
         names = self._field_names()
         types = {column.name: column.type for column in self.columns}
         # Append a record: a quote left open in the last one would otherwise run to the end of the data unnoticed. It
@@ -295,7 +296,10 @@ class LineParser:
 
     def _explain_csv(self, line: str) -> str:
         names, dialect = self._field_names(), self.dialect
-        if dialect.separator is None and "\r" in line.removesuffix("\n").removesuffix("\r"):
+        outside = line.removesuffix("\n").removesuffix("\r")
+        if dialect.separator is not None:
+            outside = "".join(outside.split(dialect.quote)[::2])
+        if "\r" in outside:
             allowed = "one before the line feed, or inside quotes with source.multiline=true"
             return f"not CSV (a carriage return in the line); allowed: {allowed}"
         try:
@@ -368,18 +372,20 @@ def with_error(rows: pa.RecordBatch, error: str | None = None, places: pa.Array 
     return rows.append_column(pa.field(ERROR_COLUMN, pa.string()), errors)
 
 
-def _check_quotes(data: bytes, dialect: LineDialect) -> None:
-    """Raise an error if a field in quotes goes on after its closing quote: Arrow drops the quote, and reads on.
+def _check_quotes(data: bytes, dialect: LineDialect, *, has_returns: bool) -> None:
+    """Raise an error if a field in quotes goes on after its closing quote: Arrow drops the quote, and reads on. Also if
+    there is a carriage return outside of quotes without a line feed: it ends a record for Arrow, but not here.
 
     Args:
         data: whole records, in UTF-8.
+        has_returns: whether there are carriage returns without a line feed.
     """
     quote, delimiter = dialect.quote.encode(), dialect.delimiter.encode()
-    if not quote or quote not in data:
+    if not quote or not (has_returns or quote in data):
         return
     text = np.frombuffer(data, np.uint8)
     quotes = np.flatnonzero(text == quote[0])
-    if len(quotes) % 2 == 0:
+    if not has_returns and len(quotes) % 2 == 0:
         # They open and close in turns, if none is inside a field without quotes; a doubled one closes and opens.
         before, after = text[quotes[::2] - 1], text[quotes[1::2] + 1]
         if quotes[0] == 0:
@@ -388,7 +394,7 @@ def _check_quotes(data: bytes, dialect: LineDialect) -> None:
             return
     whole = _record_pattern(quote, delimiter)
     for record in records_of(data, dialect.separator):
-        if quote in record and not whole.fullmatch(record):
+        if (has_returns or quote in record) and not whole.fullmatch(record):
             raise ValueError("text after a closing quote")
 
 
@@ -413,7 +419,7 @@ def _has_hex(data: bytes) -> bool:
 @cache
 def _record_pattern(quote: bytes, delimiter: bytes) -> re.Pattern[bytes]:
     q, d = re.escape(quote), re.escape(delimiter)
-    field = b"(?:%b[^%b]*(?:%b%b[^%b]*)*%b|[^%b%b\\n][^%b\\n]*)?" % (q, q, q, q, q, q, q, d, d)
+    field = b"(?:%b[^%b]*(?:%b%b[^%b]*)*%b|[^%b%b\\r\\n][^%b\\r\\n]*)?" % (q, q, q, q, q, q, q, d, d)
     return re.compile(b"%b(?:%b%b)*\\r?\\n" % (field, d, field))
 
 
