@@ -125,7 +125,7 @@ class ElectedCoordinator:
     async def handle(
         self, request: Request, *, client_host: str, client_id: str = "", principal: str | None = ""
     ) -> Response:
-        """See ``messages.Handler``."""
+        """See ``protocol.messages.api.Handler``."""
         if isinstance(request, DescribeCoordinatorsRequest):
             return replace(await described(self._ownerships(), request), coordinator_epoch=self.log.epoch)
         if isinstance(request, FindCoordinatorRequest):  # of a client in this process; the port responds itself
@@ -143,7 +143,7 @@ class ElectedCoordinator:
         principal: str | None,
         respond: Callable[[Response], None],
     ) -> bool:
-        """See ``messages.DirectHandler``."""
+        """See ``protocol.messages.api.DirectHandler``."""
         if self.serving is None:
             return False
         return self.serving.begin(

@@ -128,7 +128,7 @@ class PartitionedCoordinator:
     async def handle(
         self, request: Request, *, client_host: str, client_id: str = "", principal: str | None = ""
     ) -> Response:
-        """See ``messages.Handler``."""
+        """See ``protocol.messages.api.Handler``."""
 
         async def handled(part: ElectedCoordinator, request: Any) -> Any:
             return await part.handle(request, client_host=client_host, client_id=client_id, principal=principal)
@@ -189,7 +189,7 @@ class PartitionedCoordinator:
         principal: str | None,
         respond: Callable[[Response], None],
     ) -> bool:
-        """See ``messages.DirectHandler``."""
+        """See ``protocol.messages.api.DirectHandler``."""
         return self.part_of(getattr(request, "group_id", "")).begin(
             request, client_host=client_host, client_id=client_id, principal=principal, respond=respond
         )

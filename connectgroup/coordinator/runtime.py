@@ -204,7 +204,7 @@ class Coordinator:
     async def handle(
         self, request: Request, *, client_host: str, client_id: str = "", principal: str | None = ""
     ) -> Response:
-        """Handle one request and return its response; see ``messages.Handler``.
+        """Handle one request and return its response; see ``protocol.messages.api.Handler``.
 
         Raises:
             ConfigError: ``start`` has not been called.
@@ -302,7 +302,7 @@ class Coordinator:
         principal: str | None,
         respond: Callable[[Response], None],
     ) -> bool:
-        """Begin to process a heartbeat, without a task for it; see ``messages.DirectHandler``."""
+        """Begin to process a heartbeat, without a task for it; see ``protocol.messages.api.DirectHandler``."""
         if not self._started or not isinstance(request, _HEARTBEATS):
             return False
         client = ClientInfo(client_host, client_id, principal)

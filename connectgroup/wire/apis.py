@@ -266,7 +266,7 @@ def served(*, sasl: bool = False) -> tuple[ApiVersion, ...]:
     return tuple(
         ApiVersion(api_key=key, min_version=api.versions[0], max_version=api.versions[-1])
         for key, api in sorted(APIS.items())
-        # Transactions are a broker's: the proxy lists the API (``proxy.apis``).
+        # Transactions are a broker's: the proxy lists the API (``proxy.relay.merged``).
         if key != TXN_OFFSET_COMMIT and (sasl or key not in (SASL_HANDSHAKE, SASL_AUTHENTICATE))
     )
 

@@ -3,9 +3,9 @@
 Three activities share one ``Member``. ``Worker`` starts them, and stops them in order when it ends:
 
 - ``heartbeat``: sends one heartbeat at a time; the coordinator parks it.
-- ``perform``: performs the member's actions one at a time. A stop may take long; heartbeats continue meanwhile.
+- ``actions``: performs the member's actions one at a time. A stop may take long; heartbeats continue meanwhile.
 - ``compute``: runs when this member is chosen: Prepare, run the assignor in a thread, Install. It uses the connection
-  of ``publish``.
+  for control requests (``Connections.control``).
 
 No user code runs on the event loop except a listener's ``async`` callbacks.
 """

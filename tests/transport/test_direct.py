@@ -1,4 +1,4 @@
-"""Requests that the handler begins without a task for each (``messages.DirectHandler``): the contract holds as well."""
+"""Requests that the handler begins without a task for each (``DirectHandler``): the contract holds as well."""
 
 from __future__ import annotations
 

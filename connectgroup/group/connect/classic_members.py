@@ -66,7 +66,7 @@ DecideHeartbeat = Callable[[HeartbeatRequest, ClientInfo], Outcome[Response | No
 
 
 class WorkerFormat(Protocol):
-    """The bytes in JoinGroup, SyncGroup and LeaveGroup of a worker: ``wire.classic_worker``."""
+    """The bytes in JoinGroup, SyncGroup and LeaveGroup of a worker: ``wire.embedded``."""
 
     def decode_request(self, data: bytes, /) -> HeartbeatRequest: ...
     def encode_response(self, response: HeartbeatResponse, /) -> bytes: ...

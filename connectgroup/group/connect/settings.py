@@ -30,7 +30,7 @@ ServerAssignorCall = Callable[[PrepareResponse], tuple[InstalledMember, ...] | S
 """A server-side assignor. Its input is the response that a member gets to Prepare; its result is what a member sends
 with Install, or only the members if there is nothing else to set.
 
-``coordinator.own_assignors.as_server_assignor`` converts any ``ConnectAssignor``. By hand: ``question.shares()``
+``coordinator.compute.as_server_assignor`` converts any ``ConnectAssignor``. By hand: ``question.shares()``
 returns the target assignment of each member (if two members have a unit, its owner is uncertain),
 ``question.all_units()`` the units to assign, and the result for a member is
 ``InstalledMember(member_id=..., units=grouped(units), version=...)``."""

@@ -23,7 +23,7 @@ NO_GENERATION = -1
 WORKER_PROTOCOL_TYPE: Final = "connect"
 """The protocol type of Kafka Connect's workers and of ours."""
 WORKER_PROTOCOL: Final = "connectgroup"
-"""The protocol of our workers; its metadata and assignments are those of ``wire.classic_worker``."""
+"""The protocol of our workers; its metadata and assignments are those of ``wire.embedded``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,7 +204,7 @@ class LeavingMember:
 
     Attributes:
         metadata: *(tagged)* of our workers: the last heartbeat, which says how the worker leaves
-            (``wire.classic_worker``). Empty for other clients. A field of ours, from version 4 on.
+            (``wire.embedded``). Empty for other clients. A field of ours, from version 4 on.
     """
 
     member_id: str
