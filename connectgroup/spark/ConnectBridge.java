@@ -18,6 +18,7 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Base64;
 import java.util.Collection;
+import java.util.Collections;
 import java.util.Enumeration;
 import java.util.HashMap;
 import java.util.HashSet;
@@ -48,6 +49,7 @@ import org.apache.arrow.vector.ipc.ArrowStreamWriter;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.config.Config;
 import org.apache.kafka.common.config.ConfigDef;
 import org.apache.kafka.common.config.ConfigValue;
 import org.apache.kafka.common.metrics.Metrics;
@@ -83,6 +85,7 @@ import org.apache.kafka.connect.source.TransactionContext;
 import org.apache.kafka.connect.storage.Converter;
 import org.apache.kafka.connect.storage.HeaderConverter;
 import org.apache.kafka.connect.storage.OffsetStorageReader;
+import org.apache.kafka.connect.storage.StringConverter;
 import org.apache.kafka.connect.transforms.Transformation;
 import org.apache.kafka.connect.transforms.predicates.Predicate;
 import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
@@ -197,12 +200,18 @@ public class Plugins {
 
   /** Class and message of an error and of its cause, with the place of the cause in the code. */
   static String describe(Throwable error) {
+    if (error == null) return "an error that is null";
     Throwable cause = error;
     for (int depth = 0; depth < 20 && cause.getCause() != null && cause.getCause() != cause; depth++) {
       cause = cause.getCause();
     }
     String text = error.toString();
     if (cause != error && !text.contains(cause.toString())) text = text + "; cause: " + cause.toString();
+    if (cause instanceof UnsupportedClassVersionError) {
+      // What it says is numbers of the format of class files: Java 17 has 61.
+      return text + "; allowed: a plug-in for Java " + System.getProperty("java.specification.version")
+          + " of this worker, or a later Java in JAVA_HOME";
+    }
     StackTraceElement[] trace = cause.getStackTrace();
     for (int i = 0; i < trace.length; i++) {
       String place = trace[i].getClassName();
@@ -221,8 +230,21 @@ public class Plugins {
     return new PluginMetricsImpl(new Metrics(), new LinkedHashMap());
   }
 
-  static Object make(ClassLoader loader, String name) throws Exception {
-    return Class.forName(name, true, loader).getDeclaredConstructor(new Class[0]).newInstance(new Object[0]);
+  static Object make(ClassLoader loader, String name, Class kind) throws Exception {
+    Class found = Class.forName(name, true, loader);
+    if (!kind.isAssignableFrom(found)) {
+      throw new IllegalArgumentException(name + " is no " + kind.getSimpleName() + "; allowed: a class that is one");
+    }
+    String allowed = "; allowed: a public class, not abstract, with a public constructor without arguments";
+    try {
+      return found.getDeclaredConstructor(new Class[0]).newInstance(new Object[0]);
+    } catch (InstantiationException error) {
+      throw new IllegalArgumentException(name + " is abstract" + allowed);
+    } catch (NoSuchMethodException error) {
+      throw new IllegalArgumentException(name + " has no constructor without arguments" + allowed);
+    } catch (IllegalAccessException error) {
+      throw new IllegalArgumentException(name + ", or its constructor, is not public" + allowed);
+    }
   }
 }
 
@@ -347,7 +369,8 @@ class Offsets implements OffsetStorageReader {
   }
 
   public synchronized Map offset(Map partition) {
-    return (Map) byPartition.get(Json.text(partition));
+    Map found = (Map) byPartition.get(Json.text(partition));
+    return found == null ? null : new HashMap(found);
   }
 
   public synchronized Map offsets(Collection partitions) {
@@ -375,7 +398,7 @@ public class ConnectorRun implements SourceConnectorContext {
     this.config = config;
     this.offsets = offsets;
     Thread.currentThread().setContextClassLoader(loader);
-    this.connector = (Connector) Plugins.make(loader, name);
+    this.connector = (Connector) Plugins.make(loader, name, Connector.class);
   }
 
   /** "source", "sink", or empty. */
@@ -411,23 +434,26 @@ public class ConnectorRun implements SourceConnectorContext {
   public String passwords() {
     // Each call may come from another thread, and a plug-in may load its classes at the first use of a definition.
     Thread.currentThread().setContextClassLoader(loader);
+    return Json.text(passwordsOf(connector.config()));
+  }
+
+  static List passwordsOf(ConfigDef definition) {
     List names = new ArrayList();
-    ConfigDef definition = connector.config();
-    if (definition != null) {
-      Iterator keys = definition.configKeys().values().iterator();
-      while (keys.hasNext()) {
-        ConfigDef.ConfigKey key = (ConfigDef.ConfigKey) keys.next();
-        if (key.type == ConfigDef.Type.PASSWORD) names.add(key.name);
-      }
+    if (definition == null) return names;
+    Iterator keys = definition.configKeys().values().iterator();
+    while (keys.hasNext()) {
+      ConfigDef.ConfigKey key = (ConfigDef.ConfigKey) keys.next();
+      if (key.type == ConfigDef.Type.PASSWORD) names.add(key.name);
     }
-    return Json.text(names);
+    return names;
   }
 
   /** The errors of the settings: a list of pairs of name and messages. */
   public String validate() {
     Thread.currentThread().setContextClassLoader(loader);
     List found = new ArrayList();
-    Iterator values = connector.validate(config).configValues().iterator();
+    Config checked = (Config) given(connector.validate(config), "validate");
+    Iterator values = checked.configValues().iterator();
     while (values.hasNext()) {
       ConfigValue value = (ConfigValue) values.next();
       if (!value.errorMessages().isEmpty()) {
@@ -483,15 +509,27 @@ public class ConnectorRun implements SourceConnectorContext {
     synchronized (this) {
       reconfigure = false;
     }
-    String taskClass = connector.taskClass().getName();
+    String taskClass = ((Class) given(connector.taskClass(), "taskClass")).getName();
     List found = new ArrayList();
-    Iterator configs = connector.taskConfigs(most).iterator();
+    Iterator configs = ((List) given(connector.taskConfigs(most), "taskConfigs")).iterator();
     while (configs.hasNext()) {
-      Map each = new LinkedHashMap((Map) configs.next());
-      each.put("task.class", taskClass);
-      found.add(each);
+      Map texts = new LinkedHashMap();
+      Iterator settings = ((Map) given(configs.next(), "an element of taskConfigs")).entrySet().iterator();
+      while (settings.hasNext()) {
+        Map.Entry setting = (Map.Entry) settings.next();
+        if (setting.getValue() != null) texts.put(String.valueOf(setting.getKey()), setting.getValue().toString());
+      }
+      texts.put("task.class", taskClass);
+      found.add(texts);
     }
     return Json.text(found);
+  }
+
+  private static Object given(Object value, String what) {
+    if (value == null) {
+      throw new IllegalStateException("the connector returned null; allowed: a value of " + what + " that is not null");
+    }
+    return value;
   }
 
   public synchronized boolean wantsTasks() {
@@ -533,15 +571,20 @@ public class TransformStep {
   TransformStep(ClassLoader loader, String name, Map config, ClassLoader predicateLoader, String predicateName,
       Map predicateConfig, boolean negate) throws Exception {
     Thread.currentThread().setContextClassLoader(loader);
-    transformation = (Transformation) Plugins.make(loader, name);
+    transformation = (Transformation) Plugins.make(loader, name, Transformation.class);
     transformation.configure(config);
     Predicate made = null;
     if (predicateName != null) {
-      made = (Predicate) Plugins.make(predicateLoader, predicateName);
+      made = (Predicate) Plugins.make(predicateLoader, predicateName, Predicate.class);
       made.configure(predicateConfig);
     }
     predicate = made;
     this.negate = negate;
+  }
+
+  /** The settings that are passwords. */
+  public String passwords() {
+    return Json.text(ConnectorRun.passwordsOf(transformation.config()));
   }
 
   SourceRecord apply(SourceRecord record) {
@@ -647,7 +690,7 @@ public class SourceRun implements SourceTaskContext, Runnable {
   private List taken = new ArrayList();
   private Throwable failure;
   private boolean started;
-  private boolean stopping;
+  private volatile boolean stopping;
   private boolean expired;
   private boolean ended;
   private String retried = "";
@@ -666,7 +709,7 @@ public class SourceRun implements SourceTaskContext, Runnable {
     String boundary = (String) config.get("transaction.boundary");
     this.boundaries = boundary != null && boundary.equalsIgnoreCase("connector") ? new Boundaries() : null;
     Thread.currentThread().setContextClassLoader(loader);
-    this.task = (SourceTask) Plugins.make(loader, (String) config.get("task.class"));
+    this.task = (SourceTask) Plugins.make(loader, (String) config.get("task.class"), SourceTask.class);
     this.thread = new Thread(this, "connect task " + name);
     thread.setDaemon(true);
     thread.setContextClassLoader(loader);
@@ -734,16 +777,18 @@ public class SourceRun implements SourceTaskContext, Runnable {
 
   /** Add records to what can be taken: whole transactions. The lock is held. */
   private void arrange(List records) {
-    if (boundaries == null) {
-      polled.addAll(records);
-      return;
-    }
     for (int i = 0; i < records.size(); i++) {
       SourceRecord record = (SourceRecord) records.get(i);
+      // Kafka Connect drops a record that is null.
+      if (record == null) continue;
+      if (boundaries == null) {
+        polled.add(record);
+        continue;
+      }
       open.add(record);
       close(boundaries.endAfter(record));
     }
-    close(boundaries.endAfter(null));
+    if (boundaries != null) close(boundaries.endAfter(null));
   }
 
   private void close(String end) {
@@ -882,16 +927,26 @@ public class SourceRun implements SourceTaskContext, Runnable {
     try {
       Thread.currentThread().setContextClassLoader(loader);
       List transformed = transforms.isEmpty() ? delivered : new ArrayList(delivered.size());
+      // For each record of transformed: the one that the plug-in gave.
+      List originals = transforms.isEmpty() ? delivered : new ArrayList(delivered.size());
       if (!transforms.isEmpty()) {
         for (int i = 0; i < delivered.size(); i++) {
-          SourceRecord record = (SourceRecord) delivered.get(i);
-          for (int step = 0; step < transforms.size() && record != null; step++) {
-            record = ((TransformStep) transforms.get(step)).apply(record);
+          SourceRecord original = (SourceRecord) delivered.get(i);
+          SourceRecord record = original;
+          try {
+            for (int step = 0; step < transforms.size() && record != null; step++) {
+              record = ((TransformStep) transforms.get(step)).apply(record);
+            }
+          } catch (Exception error) {
+            rows.reject("transform", original, error);
+            continue;
           }
-          if (record != null) transformed.add(record);
+          if (record == null) continue;
+          transformed.add(record);
+          originals.add(original);
         }
       }
-      Map result = rows.write(transformed, path);
+      Map result = rows.write(transformed, originals, path);
       result.put("records", records.size());
       result.put("offsets", offsetsOf(records));
       return Json.text(result);
@@ -959,13 +1014,19 @@ public class SourceRun implements SourceTaskContext, Runnable {
     ClassLoader before = Thread.currentThread().getContextClassLoader();
     try {
       Thread.currentThread().setContextClassLoader(loader);
-      for (int i = 0; i < records.size(); i++) {
+      Throwable first = null;
+      for (int i = 0; i < records.size() && !stopping; i++) {
         SourceRecord record = (SourceRecord) records.get(i);
         if (record.sourcePartition() != null) offsets.put(record.sourcePartition(), record.sourceOffset());
-        task.commitRecord(record, null);
+        try {
+          task.commitRecord(record, null);
+        } catch (Throwable error) {
+          // As in Kafka Connect, the plug-in learns of the others, and its commit follows.
+          if (first == null) first = error;
+        }
       }
       task.commit();
-      return "";
+      return first == null ? "" : Plugins.describe(first);
     } catch (Throwable error) {
       return Plugins.describe(error);
     } finally {
@@ -1086,15 +1147,15 @@ public class SinkRun implements SinkTaskContext {
     values = converter("value.converter", false);
     String name = (String) config.get("header.converter");
     headers = (HeaderConverter) Plugins.make(loader,
-        name == null ? "org.apache.kafka.connect.storage.SimpleHeaderConverter" : name);
+        name == null ? "org.apache.kafka.connect.storage.SimpleHeaderConverter" : name, HeaderConverter.class);
     headers.configure(below("header.converter."));
-    task = (SinkTask) Plugins.make(loader, (String) config.get("task.class"));
+    task = (SinkTask) Plugins.make(loader, (String) config.get("task.class"), SinkTask.class);
   }
 
   private Converter converter(String setting, boolean isKey) throws Exception {
     String name = (String) config.get(setting);
     if (name == null) throw new IllegalArgumentException(setting + ": missing; allowed: a converter of Kafka Connect");
-    Converter made = (Converter) Plugins.make(loader, name);
+    Converter made = (Converter) Plugins.make(loader, name, Converter.class);
     made.configure(below(setting + "."), isKey);
     return made;
   }
@@ -1312,7 +1373,11 @@ public class SinkRun implements SinkTaskContext {
         Iterator each = durable.entrySet().iterator();
         while (each.hasNext()) {
           Map.Entry entry = (Map.Entry) each.next();
-          found.put(entry.getKey(), Long.valueOf(((OffsetAndMetadata) entry.getValue()).offset()));
+          OffsetAndMetadata reached = (OffsetAndMetadata) current.get(entry.getKey());
+          OffsetAndMetadata wanted = (OffsetAndMetadata) entry.getValue();
+          // As in Kafka Connect: what the plug-in has not got is not durable, whatever it says.
+          if (reached == null || wanted == null || wanted.offset() > reached.offset()) continue;
+          found.put(entry.getKey(), Long.valueOf(wanted.offset()));
         }
       }
       return offsets(found);
@@ -1431,6 +1496,17 @@ class SinkStopper implements Runnable {
   }
 }
 
+/** Without a converter in the configuration: a text as it is, anything else as JSON without schemas. */
+class PlainConverter extends JsonConverter {
+  public byte[] fromConnectData(String topic, Schema schema, Object value) {
+    if (value == null) return null;
+    if (value instanceof String && (schema == null || schema.name() == null)) {
+      return ((String) value).getBytes(StandardCharsets.UTF_8);
+    }
+    return super.fromConnectData(topic, schema, value);
+  }
+}
+
 /** Makes rows of Spark's types of records, and writes them in Arrow's format. */
 class Rows {
   private static final DataType HEADERS = new ArrayType(
@@ -1441,23 +1517,37 @@ class Rows {
 
   private final List metadata;
   private final boolean isJson;
-  private final JsonConverter keys = new JsonConverter();
-  private final JsonConverter values = new JsonConverter();
+  private final boolean isTolerant;
+  private final Converter keys;
+  private final Converter values;
+  private final Converter headers;
   /** Name to type: the metadata, then the fields that any record has had so far. */
   private final LinkedHashMap columns = new LinkedHashMap();
   private final Map known = new IdentityHashMap();
+  /** The dead letters that the next file gets. */
+  private final List rejected = new ArrayList();
+  private final Converter plain = new PlainConverter();
   private final BufferAllocator allocator = ArrowUtils.rootAllocator().newChildAllocator("connect", 0, Long.MAX_VALUE);
 
   Rows(Map options) throws Exception {
     metadata = (List) options.get("metadata");
     isJson = ((Boolean) options.get("json")).booleanValue();
-    Map plain = new HashMap();
-    plain.put("schemas.enable", String.valueOf(options.get("key_schemas")));
-    keys.configure(plain, true);
-    plain.put("schemas.enable", String.valueOf(options.get("value_schemas")));
-    values.configure(plain, false);
+    isTolerant = ((Boolean) options.get("tolerant")).booleanValue();
+    keys = converter(options, "key");
+    values = converter(options, "value");
+    headers = converter(options, "header");
+    plain.configure(Collections.singletonMap("schemas.enable", "false"), false);
     for (int i = 0; i < metadata.size(); i++) columns.put(metadata.get(i), metadataType((String) metadata.get(i)));
     if (isJson) columns.put("value", DataTypes.StringType);
+  }
+
+  private static Converter converter(Map options, String part) {
+    List named = (List) ((Map) options.get("converters")).get(part);
+    String name = (String) named.get(0);
+    Converter made = name.equals("StringConverter") ? (Converter) new StringConverter()
+        : name.equals("JsonConverter") ? new JsonConverter() : new PlainConverter();
+    made.configure((Map) named.get(1), part.equals("key"));
+    return made;
   }
 
   private static DataType metadataType(String name) {
@@ -1466,22 +1556,79 @@ class Rows {
     return name.equals("headers") ? HEADERS : DataTypes.StringType;
   }
 
-  /** Write the rows of records to a file; the result has their number and the columns: pairs of name and type. */
-  Map write(List records, String path) throws Exception {
+  /**
+   * The next rows written have a dead letter for this record.
+   *
+   * Throws the error if errors are not tolerated.
+   */
+  void reject(String stage, SourceRecord record, Exception error) throws Exception {
+    if (!isTolerant) throw error;
+    Map letter = new LinkedHashMap();
+    letter.put("stage", stage);
+    letter.put("place", placeOf(record));
+    letter.put("reason", Plugins.describe(error));
+    letter.put("record", shown(record.topic(), record.valueSchema(), record.value()));
+    if (record.key() != null) letter.put("key", shown(record.topic(), record.keySchema(), record.key()));
+    List pairs = new ArrayList();
+    Iterator each = record.headers().iterator();
+    while (each.hasNext()) {
+      Header header = (Header) each.next();
+      List pair = new ArrayList();
+      pair.add(header.key());
+      pair.add(header.value() == null ? null : shown(record.topic(), header.schema(), header.value()));
+      pairs.add(pair);
+    }
+    if (!pairs.isEmpty()) letter.put("headers", Json.text(pairs));
+    rejected.add(Json.text(letter));
+  }
+
+  private String shown(String topic, Schema schema, Object value) {
+    if (value == null) return "";
+    try {
+      return new String(plain.fromConnectData(topic, schema, value), StandardCharsets.UTF_8);
+    } catch (Exception error) {
+      return String.valueOf(value);
+    }
+  }
+
+  private static String placeOf(SourceRecord record) {
+    return (record.topic() == null ? "" : "topic " + record.topic() + ", ") + "source partition "
+        + Json.text(record.sourcePartition()) + ", offset " + Json.text(record.sourceOffset());
+  }
+
+  /**
+   * Write the rows of records to a file; the result has their number and the columns: pairs of name and type. If errors
+   * are tolerated, rows have two more: a dead letter, and the place of the record.
+   *
+   * originals: for each record, the one that the plug-in gave.
+   */
+  Map write(List records, List originals, String path) throws Exception {
     List kept = new ArrayList(records.size());
+    List sources = new ArrayList(records.size());
     for (int i = 0; i < records.size(); i++) {
       SourceRecord record = (SourceRecord) records.get(i);
       if (!isJson) {
         if (record.value() == null) continue;  // a tombstone has no fields
-        learn(record.valueSchema(), record.value());
+        try {
+          learn(record.valueSchema(), record.value());
+        } catch (Exception error) {
+          reject("source", (SourceRecord) originals.get(i), error);
+          continue;
+        }
       }
       kept.add(record);
+      sources.add(originals.get(i));
     }
     Map result = new HashMap();
     List names = new ArrayList();
-    StructField[] fields = new StructField[columns.size()];
+    int own = columns.size();
+    StructField[] fields = new StructField[own + (isTolerant ? 2 : 0)];
+    if (isTolerant) {
+      fields[own] = new StructField("connectgroup_error", DataTypes.StringType, true, Metadata.empty());
+      fields[own + 1] = new StructField("connectgroup_place", DataTypes.StringType, true, Metadata.empty());
+    }
     Iterator each = columns.entrySet().iterator();
-    for (int i = 0; i < fields.length; i++) {
+    for (int i = 0; i < own; i++) {
       Map.Entry column = (Map.Entry) each.next();
       DataType type = (DataType) column.getValue();
       fields[i] = new StructField((String) column.getKey(), type, true, Metadata.empty());
@@ -1491,8 +1638,11 @@ class Rows {
       names.add(pair);
     }
     result.put("columns", names);
-    result.put("rows", kept.size());
-    if (columns.isEmpty()) return result;
+    if (own == 0 && rejected.isEmpty()) {
+      result.put("rows", Integer.valueOf(0));
+      return result;
+    }
+    int written = 0;
     StructType type = new StructType(fields);
     VectorSchemaRoot root = VectorSchemaRoot.create(ArrowUtils.toArrowSchema(type, "UTC", true, false), allocator);
     FileOutputStream file = new FileOutputStream(path);
@@ -1500,7 +1650,25 @@ class Rows {
       ArrowWriter writer = ArrowWriter.create(root);
       ArrowStreamWriter stream = new ArrowStreamWriter(root, null, Channels.newChannel(file));
       stream.start();
-      for (int i = 0; i < kept.size(); i++) writer.write(row((SourceRecord) kept.get(i), fields));
+      for (int i = 0; i < kept.size(); i++) {
+        GenericInternalRow made;
+        try {
+          made = row((SourceRecord) kept.get(i), fields, own);
+        } catch (Exception error) {
+          reject("source", (SourceRecord) sources.get(i), error);
+          continue;
+        }
+        if (isTolerant) made.update(own + 1, UTF8String.fromString(placeOf((SourceRecord) sources.get(i))));
+        writer.write(made);
+        written++;
+      }
+      for (int i = 0; i < rejected.size(); i++) {
+        Object[] letter = new Object[fields.length];
+        letter[own] = UTF8String.fromString((String) rejected.get(i));
+        writer.write(new GenericInternalRow(letter));
+        written++;
+      }
+      rejected.clear();
       writer.finish();
       stream.writeBatch();
       stream.end();
@@ -1508,6 +1676,7 @@ class Rows {
       file.close();
       root.close();
     }
+    result.put("rows", Integer.valueOf(written));
     return result;
   }
 
@@ -1646,7 +1815,7 @@ class Rows {
     return DataTypes.StringType;
   }
 
-  private GenericInternalRow row(SourceRecord record, StructField[] fields) {
+  private GenericInternalRow row(SourceRecord record, StructField[] fields, int count) {
     Object[] found = new Object[fields.length];
     int own = metadata.size();
     for (int i = 0; i < own; i++) found[i] = metadataOf(record, (String) metadata.get(i));
@@ -1657,7 +1826,7 @@ class Rows {
       return new GenericInternalRow(found);
     }
     boolean isStruct = schema != null && schema.type() == Schema.Type.STRUCT;
-    for (int i = own; i < fields.length; i++) {
+    for (int i = own; i < count; i++) {
       String name = fields[i].name();
       if (!isStruct) {
         if (name.equals("value")) found[i] = converted(name, schema, value, fields[i].dataType());
@@ -1678,24 +1847,21 @@ class Rows {
       return record.timestamp() == null ? null : Long.valueOf(record.timestamp().longValue() * 1000);
     }
     if (name.equals("key")) return text(keys, record.topic(), record.keySchema(), record.key());
-    List headers = new ArrayList();
+    List pairs = new ArrayList();
     Iterator each = record.headers().iterator();
     while (each.hasNext()) {
       Header header = (Header) each.next();
       Object[] pair = new Object[2];
       pair[0] = UTF8String.fromString(header.key());
-      pair[1] = text(keys, record.topic(), header.schema(), header.value());
-      headers.add(new GenericInternalRow(pair));
+      pair[1] = text(headers, record.topic(), header.schema(), header.value());
+      pairs.add(new GenericInternalRow(pair));
     }
-    return new GenericArrayData(headers.toArray());
+    return new GenericArrayData(pairs.toArray());
   }
 
-  /** A text as it is, anything else as JSON. */
-  private static UTF8String text(JsonConverter converter, String topic, Schema schema, Object value) {
-    if (value == null) return null;
-    if (value instanceof String && (schema == null || schema.name() == null)) return UTF8String.fromString((String) value);
-    byte[] json = converter.fromConnectData(topic, schema, value);
-    return json == null ? null : UTF8String.fromBytes(json);
+  private static UTF8String text(Converter converter, String topic, Schema schema, Object value) {
+    byte[] bytes = converter.fromConnectData(topic, schema, value);
+    return bytes == null ? null : UTF8String.fromBytes(bytes);
   }
 
   private static Object converted(String where, Schema schema, Object value, DataType target) {

@@ -285,7 +285,7 @@ class JavaConnector:
         try:
             self._connector = self._call(make)
         except SourceError as error:
-            if "ClassCastException" in str(error):
+            if f"{cls} is no Connector" in str(error):
                 raise ConfigError("connector.class", cls, f"a {kind} connector; this class is no connector") from None
             raise
         found = self._call(self._connector.kind)
@@ -356,8 +356,11 @@ class Polled:
     offsets: Sequence[tuple[str, int, Any]]
 
 
-def _transform(runtime: _Runtime, step: JavaTransform, own: Any) -> Any:
-    """Create a transformation; ``own`` is the class loader of the task's plug-in, which also finds Kafka's own."""
+def _transform(runtime: _Runtime, step: JavaTransform, own: Any, secrets: list[str]) -> Any:
+    """Create a transformation, and add its passwords to ``secrets``.
+
+    ``own`` is the class loader of the task's plug-in, which also finds Kafka's own.
+    """
 
     def loader_of(setting: str, cls: str, kind: JavaKind) -> Any:
         if cls.startswith(KAFKA_TRANSFORMS):
@@ -370,7 +373,12 @@ def _transform(runtime: _Runtime, step: JavaTransform, own: Any) -> Any:
         name = step.predicate
         other = loader_of(f"{step.setting} (predicate)", name, "predicate")
     texts = json.dumps(dict(step.config)), json.dumps(dict(step.predicate_config))
-    return runtime.plugins.transform(loader, step.cls, texts[0], other, name, texts[1], step.negate)
+    secrets += [value for key, value in step.config.items() if is_credential(key) and len(value) >= 4]
+    made = runtime.plugins.transform(loader, step.cls, texts[0], other, name, texts[1], step.negate)
+    # Only the transformation knows which of its settings are passwords.
+    with suppress(Exception):
+        secrets += _secrets(step.config, json.loads(made.passwords()))
+    return made
 
 
 class JavaTask:
@@ -404,7 +412,7 @@ class JavaTask:
 
         def make() -> Any:
             loader = runtime.loader(plugin)
-            steps = runtime.list_of([_transform(runtime, each, loader) for each in transforms])
+            steps = runtime.list_of([_transform(runtime, each, loader, self._secrets) for each in transforms])
             texts = json.dumps(dict(config)), json.dumps(list(offsets)), json.dumps(dict(options))
             # Only the connector knows which settings are passwords.
             with suppress(Exception):
@@ -441,6 +449,12 @@ class JavaTask:
             columns=[(name, kind) for name, kind in found["columns"]],
             offsets=[(name, count, offset) for name, count, offset in found["offsets"]],
         )
+
+    def masked(self, letter: str) -> str:
+        """Return a dead letter, which is JSON, without passwords in its reason."""
+        found = json.loads(letter)
+        found["reason"] = message_of(self._what, found["reason"], self._secrets)
+        return json.dumps(found, ensure_ascii=False)
 
     def is_started(self) -> bool:
         """Whether the plug-in's ``start`` has returned; it polls from then on."""
@@ -500,7 +514,7 @@ class JavaSinkTask:
             with suppress(Exception):
                 connector = runtime.plugins.connector(cls, loader, json.dumps(dict(config)), "[]")
                 self._secrets.extend(_secrets(config, json.loads(connector.passwords())))
-            steps = runtime.list_of([_transform(runtime, each, loader) for each in transforms])
+            steps = runtime.list_of([_transform(runtime, each, loader, self._secrets) for each in transforms])
             return runtime.plugins.sink(loader, json.dumps(dict(config)), steps, is_tolerant)
 
         self._task = self._call(make)

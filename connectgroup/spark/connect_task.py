@@ -8,6 +8,7 @@ was started, another task has committed meanwhile, and this one starts again. Th
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import time
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from ..dataplane.columns import Column, Columns
-from ..dataplane.dead_letters import DeadLetterSink
+from ..dataplane.dead_letters import ERROR_COLUMN, DeadLetterSink
 from ..dataplane.errors import OffsetConflict, SourceError
 from ..dataplane.ownership import Owner, Position, Range, ranges_between
 from ..dataplane.polling import Triggered
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _STOP_S: Final = STOP_BOUND_MS / 1000
+_MOST_WITHOUT_ROW: Final = 100_000
+"""Records that Java keeps for the plug-in's ``commitRecord`` while none of them has had a row."""
 T = TypeVar("T")
 
 
@@ -119,6 +122,7 @@ class ConnectPolling(Triggered):
         self._committed: dict[str, int] = {}
         self._read: dict[str, int] = {}
         self._held: list[pa.Table] = []
+        self._without_row = 0
         self._is_large_snapshot = False
         self._wake.set()  # the first trigger is due at once
 
@@ -176,7 +180,8 @@ class ConnectPolling(Triggered):
         self._committed = dict(self._pipeline.committed(self._context.unit.connector).read())
         self._read = dict(self._committed)
         config = {"connector.class": settings.connector_class, **settings.plugin_config}
-        offsets, options = decoded_offsets(self._committed), settings.row_options
+        offsets = decoded_offsets(self._committed)
+        options = settings.row_options(is_tolerant=self._task.tolerates_errors)
         java = self._call(lambda: JavaTask(self.name, config, offsets, self._transforms, options))
         if settings.value_form == "json":
             # The columns are known: what is wrong with the sink shows before there is a record.
@@ -190,8 +195,9 @@ class ConnectPolling(Triggered):
         """Commit what has been polled, and tell the plug-in."""
         import pyarrow as pa
 
-        for name, count, offset in polled.offsets:
-            text = encoded(offset)
+        for partition, count, offset in polled.offsets:
+            # As changes of offsets name it: Java writes some numbers and characters in another way.
+            name, text = encoded(json.loads(partition)), encoded(offset)
             if len(text) > MAX_METADATA_BYTES:
                 raise SourceError(
                     f"{self._source.description}: source partition {name} has an offset of {len(text)} bytes; allowed:"
@@ -199,8 +205,14 @@ class ConnectPolling(Triggered):
                 )
             self._read[name] = Position(int(self._read.get(name, 0)) + count, text)
         if not polled.columns:
-            return  # No record has had a row, so no columns are known: the offsets are committed with the first one.
-        rows = self._rows()
+            # No record has had a row, so no columns are known: all this is committed with the first one.
+            if polled.rows:
+                self._held.append(self._rows(java))
+            self._without_row += polled.records
+            if self._without_row > _MOST_WITHOUT_ROW:
+                self._call(java.hold)
+            return
+        rows = self._rows(java)
         if self._is_held(polled, rows):
             self._held.append(rows)
             self._call(java.hold)
@@ -237,11 +249,18 @@ class ConnectPolling(Triggered):
             return False
         return True
 
-    def _rows(self) -> pa.Table:
+    def _rows(self, java: JavaTask) -> pa.Table:
         import pyarrow as pa
 
         with pa.OSFile(str(self._rows_file)) as file, pa.ipc.open_stream(file) as stream:
-            return stream.read_all()
+            rows = stream.read_all()
+        if ERROR_COLUMN not in rows.column_names:
+            return rows
+        at, letters = rows.column_names.index(ERROR_COLUMN), rows[ERROR_COLUMN]
+        if letters.null_count == len(letters):
+            return rows
+        masked = [text and java.masked(text) for text in letters.to_pylist()]
+        return rows.set_column(at, ERROR_COLUMN, pa.array(masked, pa.string()))
 
     def _open(self, found: Sequence[tuple[str, str]]) -> None:
         """Open the sink for these columns."""

@@ -26,6 +26,7 @@ import org.apache.kafka.connect.source.ExactlyOnceSupport;
 import org.apache.kafka.connect.source.SourceConnector;
 import org.apache.kafka.connect.source.SourceRecord;
 import org.apache.kafka.connect.source.SourceTask;
+import org.apache.kafka.connect.transforms.Transformation;
 
 /** A source of counted rows in several partitions that misbehaves as its setting "mode" says. */
 public class TestPlugin extends SourceConnector {
@@ -46,8 +47,9 @@ public class TestPlugin extends SourceConnector {
                 while (true) {
                     Thread.sleep(20);
                     if ("raise".equals(text("partitions.file"))) context.raiseError(new IllegalStateException("the city is gone"));
-                    else if (partitions() != before) context.requestTaskReconfiguration();
-                    if (!"raise".equals(text("partitions.file"))) before = partitions();
+                    else if ("raise null".equals(text("partitions.file"))) context.raiseError(null);
+                    else if ("always".equals(config.get("mode")) || partitions() != before) context.requestTaskReconfiguration();
+                    if (!text("partitions.file").startsWith("raise")) before = partitions();
                 }
             } catch (InterruptedException stopped) {
                 return;
@@ -67,17 +69,28 @@ public class TestPlugin extends SourceConnector {
 
     private int partitions() {
         String found = config.get("partitions.file") == null ? config.getOrDefault("partitions", "1") : text("partitions.file");
-        return "raise".equals(found) ? 1 : Integer.parseInt(found);
+        return found.startsWith("raise") ? 1 : Integer.parseInt(found);
     }
 
     @Override
     public Class<? extends Task> taskClass() {
-        return Counting.class;
+        switch (config.getOrDefault("mode", "")) {
+            case "no task class": return null;
+            case "abstract task": return SourceTask.class;
+            case "hidden task": return Hidden.class;
+            case "demanding task": return Demanding.class;
+            case "sink task": return TestSinkPlugin.Appending.class;
+            default: return Counting.class;
+        }
     }
 
     @Override
     public List<Map<String, String>> taskConfigs(int most) {
         List<Map<String, String>> found = new ArrayList<>();
+        if ("no list of tasks".equals(config.get("mode"))) return null;
+        if ("a task is null".equals(config.get("mode"))) return Collections.singletonList(null);
+        if ("no tasks".equals(config.get("mode"))) return found;
+        if ("too many tasks".equals(config.get("mode"))) return Collections.nCopies(most + 1, config);
         for (int task = 0; task < Math.min(most, partitions()); task++) {
             Map<String, String> each = new HashMap<>(config);
             StringBuilder names = new StringBuilder();
@@ -130,6 +143,37 @@ public class TestPlugin extends SourceConnector {
         return "7";
     }
 
+    /** A transformation that fails with the first records, which fill the first poll. */
+    public static class Picky implements Transformation<SourceRecord> {
+        private Object pepper;
+
+        @Override
+        public void configure(Map<String, ?> config) {
+            pepper = config.get("pepper");
+        }
+
+        @Override
+        public SourceRecord apply(SourceRecord record) {
+            int n = ((Number) record.sourceOffset().get("n")).intValue() - 1;
+            if (n < 8) throw new IllegalStateException("not " + n + " with " + pepper);
+            return record;
+        }
+
+        @Override
+        public ConfigDef config() {
+            return new ConfigDef().define("pepper", ConfigDef.Type.PASSWORD, "", ConfigDef.Importance.LOW, "");
+        }
+
+        @Override
+        public void close() {}
+    }
+
+    static class Hidden extends Counting {}
+
+    public static class Demanding extends Counting {
+        public Demanding(String name) {}
+    }
+
     public static class Counting extends SourceTask {
         private Map<String, String> config;
         private final Map<String, Long> next = new HashMap<>();
@@ -174,6 +218,9 @@ public class TestPlugin extends SourceConnector {
             polls++;
             if (mode.equals("poll throws") && polls > 1) throw new IllegalStateException("no such street", new java.io.IOException("disk " + config.get("pass.word")));
             if (mode.equals("poll blocks") && polls > 1) blocked();
+            if (mode.equals("poll recurses") && polls > 1) return poll();
+            if (mode.equals("poll has no memory") && polls > 1) throw new OutOfMemoryError("no heap for " + config.get("pass.word"));
+            if (mode.equals("poll asserts") && polls > 1) throw new AssertionError(null, new java.io.IOException("disk " + config.get("pass.word")));
             if (mode.equals("retriable") && polls % 2 == 1) throw new RetriableException("busy");
             List<SourceRecord> found = new ArrayList<>();
             int rows = Integer.parseInt(config.getOrDefault("rows", "10"));
@@ -189,6 +236,11 @@ public class TestPlugin extends SourceConnector {
                 return null;
             }
             if (mode.startsWith("transactions") && context.transactionContext() != null) endTransactions(found);
+            if (mode.equals("nulls")) {
+                List<SourceRecord> holes = new ArrayList<>();
+                for (SourceRecord each : found) holes.addAll(Arrays.asList(null, each));
+                found = Collections.unmodifiableList(holes);
+            }
             return found;
         }
 
@@ -209,20 +261,38 @@ public class TestPlugin extends SourceConnector {
 
         private SourceRecord record(String name, long n) {
             Map<String, Object> offset = Collections.singletonMap("n", n + 1);
+            if (mode.equals("texts")) return new SourceRecord(partition(name), offset, "t", null, Schema.STRING_SCHEMA, name, Schema.STRING_SCHEMA, "v" + n);
+            if (mode.equals("odd offsets")) return odd(name, n);
             if (mode.equals("types")) return new SourceRecord(partition(name), offset, "t", null, null, types(), allOf(types(), n));
             SchemaBuilder schema = SchemaBuilder.struct().field("part", Schema.STRING_SCHEMA);
             boolean isWide = mode.equals("evolves") && n >= 5;
             schema.field("n", isWide ? Schema.INT64_SCHEMA : Schema.INT32_SCHEMA);
             if (isWide) schema.field("more", Schema.OPTIONAL_STRING_SCHEMA);
-            if (mode.equals("changes type") && n >= 5) schema = SchemaBuilder.struct().field("part", Schema.STRING_SCHEMA).field("n", Schema.STRING_SCHEMA);
+            boolean changes = mode.equals("changes type") && n >= 5 || mode.equals("changes type late") && n >= 12;
+            if (changes) schema = SchemaBuilder.struct().field("part", Schema.STRING_SCHEMA).field("n", Schema.STRING_SCHEMA);
             Schema built = schema.build();
             Struct value = new Struct(built).put("part", name);
-            if (mode.equals("changes type") && n >= 5) value.put("n", "x");
+            if (changes) value.put("n", "x");
             else if (isWide) value.put("n", n).put("more", "m" + n);
             else value.put("n", (int) n);
             SourceRecord made = new SourceRecord(partition(name), offset, "t", 0, Schema.STRING_SCHEMA, name, built, value, 1700000000000L + n);
             made.headers().addString("h", "v" + n);
             return made;
+        }
+
+        /** Partitions and offsets of all that Kafka Connect allows, and more. */
+        private SourceRecord odd(String name, long n) {
+            Map<String, Object> partition = new HashMap<>(partition(name)), offset = new HashMap<>();
+            partition.put("none", null);
+            partition.put("ratio", 2.5e9);
+            partition.put("nested", Collections.singletonMap("z", Arrays.asList(1, "\u001f\u00e9")));
+            offset.put("n", n + 1);
+            offset.put("raw", new byte[] {0, -1});
+            offset.put("at", new Date(5));
+            offset.put("none", null);
+            offset.put("nested", Collections.singletonMap("z", 1.5f));
+            Map<String, Object> known = context.offsetStorageReader().offset(partition);
+            return new SourceRecord(n % 3 == 2 ? null : partition, n % 3 == 1 ? Collections.emptyMap() : offset, "t", null, null, null, Schema.STRING_SCHEMA, "v" + n + " after " + (known == null ? null : known.get("n")));
         }
 
         private static Schema types() {
@@ -250,7 +320,8 @@ public class TestPlugin extends SourceConnector {
 
         @Override
         public void commitRecord(SourceRecord record, RecordMetadata metadata) {
-            acknowledged++;
+            if (mode.equals("receipt throws") && acknowledged++ == 1) throw new IllegalStateException("no receipt " + metadata.offset());
+            if (!mode.equals("receipt throws")) acknowledged++;
         }
 
         @Override

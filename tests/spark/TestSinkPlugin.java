@@ -144,6 +144,13 @@ public class TestSinkPlugin extends SinkConnector {
 
         @Override
         public Map<TopicPartition, OffsetAndMetadata> preCommit(Map<TopicPartition, OffsetAndMetadata> offsets) {
+            if (mode.equals("boasts")) {
+                Map<TopicPartition, OffsetAndMetadata> more = new HashMap<>();
+                offsets.forEach((at, offset) -> more.put(at, new OffsetAndMetadata(offset.offset() + 100)));
+                more.put(new TopicPartition("of-another", 0), new OffsetAndMetadata(1));
+                more.put(new TopicPartition("of-another", 1), null);
+                return more;
+            }
             // The last record of each partition is not durable yet.
             if (!mode.equals("holds")) return super.preCommit(offsets);
             Map<TopicPartition, OffsetAndMetadata> found = new HashMap<>();

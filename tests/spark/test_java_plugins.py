@@ -281,15 +281,22 @@ def test_task_on_a_former_number_of_tasks_cannot_commit(cluster: Cluster, tmp_pa
     assert len(found) == len(set(found))
 
 
-def test_new_partitions_give_the_tasks_new_settings(cluster: Cluster, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("mode", "error", "words"),
+    [("", "raise", "IllegalStateException: the city is gone"), ("always", "raise null", "an error that is null")],
+)
+def test_new_partitions_give_the_tasks_new_settings(
+    cluster: Cluster, tmp_path: Path, mode: str, error: str, words: str
+) -> None:
+    """``always``: the connector asks for new tasks again and again."""
     (tmp_path / "count").write_text("1")
-    config = counting(tmp_path, partitions_file=str(tmp_path / "count"))
+    config = counting(tmp_path, mode=mode, partitions_file=str(tmp_path / "count"))
     connector = cluster.connector(config)
     assert [each["mine"] for each in connector.task_configs(2)] == ["p0"]
     assert connector.task_configs(2) == connector.task_configs(2), "asked again, it has the same tasks"
     (tmp_path / "count").write_text("3")
     wait(lambda: [each["mine"] for each in connector.task_configs(2)] == ["p0,p2", "p1"])
-    (tmp_path / "count").write_text("raise")
+    (tmp_path / "count").write_text(error)
 
     raised: list[SourceError] = []
 
@@ -301,7 +308,7 @@ def test_new_partitions_give_the_tasks_new_settings(cluster: Cluster, tmp_path: 
         return bool(raised)
 
     wait(has_raised)
-    assert "IllegalStateException: the city is gone" in str(raised[0])
+    assert words in str(raised[0])
 
 
 def test_types_keep_their_values(cluster: Cluster, tmp_path: Path) -> None:
@@ -341,6 +348,16 @@ def test_new_and_wider_fields_become_columns_and_another_type_is_an_error(cluste
         ("start throws", "IllegalStateException: no such town; cause: java.io.IOException: disk [hidden] (at tests."),
         ("poll throws", "IllegalStateException: no such street; cause: java.io.IOException: disk [hidden] (at tests."),
         ("class is missing", "NoClassDefFoundError: com/acme/Driver (at tests."),
+        ("poll recurses", "java.lang.StackOverflowError (at tests.TestPlugin$Counting.poll("),
+        ("poll has no memory", "java.lang.OutOfMemoryError: no heap for [hidden] (at tests.TestPlugin$Counting.poll("),
+        ("poll asserts", "java.lang.AssertionError; cause: java.io.IOException: disk [hidden] (at tests.TestPlugin$"),
+        (
+            "abstract task",
+            "org.apache.kafka.connect.source.SourceTask is abstract; allowed: a public class, not abstract",
+        ),
+        ("hidden task", "tests.TestPlugin$Hidden, or its constructor, is not public; allowed: a public class, not"),
+        ("demanding task", "tests.TestPlugin$Demanding has no constructor without arguments; allowed: a public class"),
+        ("sink task", "tests.TestSinkPlugin$Appending is no SourceTask; allowed: a class that is one"),
     ],
 )
 def test_what_a_plugin_throws_is_the_error_of_its_task(cluster: Cluster, tmp_path: Path, mode: str, words: str) -> None:
@@ -348,7 +365,7 @@ def test_what_a_plugin_throws_is_the_error_of_its_task(cluster: Cluster, tmp_pat
     message = str(run.failure())
     assert words in message
     assert message.startswith(TEST_PLUGIN)
-    if mode == "poll throws":
+    if mode.startswith("poll"):
         assert rows_of(tmp_path) == every_row(1, 7), "what it polled before is committed"
 
 
@@ -405,8 +422,9 @@ def test_rows_that_the_sink_rejects_are_dead_letters(cluster: Cluster, tmp_path:
     run = cluster.start(config)
     run.wait(lambda: sum(run.rows) == 9)
     assert rows_of(tmp_path) == [row for row in every_row(1, 10) if row[1] != 4]
-    with contextlib.closing(sqlite3.connect(tmp_path / "out.db")) as connection:
-        assert connection.execute("SELECT count(*) FROM bad").fetchone() == (1,)
+    ((stage, place, _, record),) = letters_in(tmp_path)
+    assert (stage, place) == ("sink", 'topic t, source partition {"number":0,"part":"p0"}, offset {"n":5}')
+    assert json.loads(record) == {"part": "p0", "n": 4}
 
 
 def test_transformations_of_kafka_connect_apply_where_their_predicate_is_true(cluster: Cluster, tmp_path: Path) -> None:
@@ -434,7 +452,46 @@ def test_transformations_of_kafka_connect_apply_where_their_predicate_is_true(cl
         cluster.connector(wrong)
 
 
-@pytest.mark.parametrize("mode", ["retriable", "commit throws"])
+PICKY = {
+    "transforms": "picky",
+    "transforms.picky.type": f"{TEST_PLUGIN}$Picky",
+    "transforms.picky.pepper": "not to be told",
+}
+
+
+def test_failed_transformation_fails_the_task_without_its_passwords(cluster: Cluster, tmp_path: Path) -> None:
+    run = cluster.start(counting(tmp_path) | PICKY)
+    assert "java.lang.IllegalStateException: not 0 with [hidden] (at tests.TestPlugin$Picky" in str(run.failure())
+
+
+def test_failed_transformations_and_rows_are_dead_letters(cluster: Cluster, tmp_path: Path) -> None:
+    """With place, key and headers in what the plug-in gave; also if no record before them has made a row."""
+    tolerant = {"errors.tolerance": "all", "errors.deadletterqueue.name": "bad"}
+    run = cluster.start(counting(tmp_path, mode="changes type late", rows="15") | PICKY | tolerant)
+    run.wait(lambda: len(letters_in(tmp_path)) == 11)
+    run.task.stop()
+    assert not run.errors
+    assert rows_of(tmp_path) == [("p0", n) for n in range(8, 12)]
+    letters = letters_in(tmp_path)
+    assert [stage for stage, *_ in letters] == ["transform"] * 8 + ["source"] * 3
+    assert letters[0][1] == 'topic t, source partition {"number":0,"part":"p0"}, offset {"n":1}'
+    assert "IllegalStateException: not 0 with [hidden] (at tests.TestPlugin$Picky" in letters[0][2]
+    assert json.loads(letters[0][3]) == {"part": "p0", "n": 0}
+    assert "the field n was INT and is STRING" in letters[-1][2]
+    (offset,) = cluster.connector(counting(tmp_path)).offsets()
+    assert offset.offset == {"n": 15}
+
+
+def letters_in(root: Path) -> list[tuple[str, str, str, str]]:
+    """Stage, place, reason and record of the dead letters."""
+    with contextlib.closing(sqlite3.connect(root / "out.db")) as connection:
+        try:
+            return connection.execute("SELECT stage, place, reason, record FROM bad ORDER BY rowid").fetchall()
+        except sqlite3.OperationalError:
+            return []
+
+
+@pytest.mark.parametrize("mode", ["retriable", "commit throws", "nulls"])
 def test_errors_that_kafka_connect_tolerates_are_no_errors_of_the_task(
     cluster: Cluster, tmp_path: Path, mode: str
 ) -> None:
@@ -442,8 +499,10 @@ def test_errors_that_kafka_connect_tolerates_are_no_errors_of_the_task(
     run.wait(lambda: rows_of(tmp_path) == every_row(1, 20))
 
 
-def test_plugin_learns_of_each_committed_record(cluster: Cluster, tmp_path: Path) -> None:
-    run = cluster.start(counting(tmp_path, commits_file=str(tmp_path / "commits"), rows="50"))
+@pytest.mark.parametrize("mode", ["", "receipt throws"])
+def test_plugin_learns_of_each_committed_record(cluster: Cluster, tmp_path: Path, mode: str) -> None:
+    """Also of those after one at which it throws, as in Kafka Connect."""
+    run = cluster.start(counting(tmp_path, mode=mode, commits_file=str(tmp_path / "commits"), rows="50"))
     run.wait(lambda: (tmp_path / "commits").exists() and (tmp_path / "commits").read_text() == "50")
     assert rows_of(tmp_path) == every_row(1, 50)
 
@@ -467,6 +526,74 @@ def test_batches_have_whole_transactions_of_the_plugin_and_no_aborted_one(
     again = cluster.start(config | {"rows": str((last + 2) * size)}, epoch=2)
     again.wait(lambda: sum(again.rows) >= 2 * size)
     assert [n for _, n in rows_of(tmp_path)] == [*kept, *range(last * size, (last + 2) * size)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "row"),
+    [
+        ({}, ("p0", "v0")),
+        ({"key.converter": "StringConverter", "value.converter": "StringConverter"}, ("p0", "v0")),
+        (
+            {"value.converter": "org.apache.kafka.connect.json.JsonConverter"},
+            ("p0", '{"schema":{"type":"string","optional":false},"payload":"v0"}'),
+        ),
+        (
+            {"key.converter": "JsonConverter", "key.converter.schemas.enable": "false", "value.converter": ""},
+            ('"p0"', "v0"),
+        ),
+    ],
+)
+def test_converters_write_what_they_do_in_kafka_connect(
+    cluster: Cluster, tmp_path: Path, settings: dict[str, str], row: tuple[str, str]
+) -> None:
+    """Without one a text is as it is; JSON of it has quotes, and by default its schema."""
+    config = counting(tmp_path, mode="texts", rows="1", source_value_form="json", source_metadata="key")
+    run = cluster.start(config | settings)
+    run.wait(lambda: sum(run.rows) == 1)
+    assert read_table(tmp_path, "key, value") == [row]
+
+
+@pytest.mark.parametrize(
+    ("settings", "found"),
+    [
+        ({"value.converter": "StringConverter"}, "price=12345678901234567890.12"),
+        ({"value.converter": "JsonConverter", "value.converter.schemas.enable": "false"}, '"prices":["BQ=="]'),
+        (
+            {"value.converter": "JsonConverter", "value.converter.decimal.format": "NUMERIC"},
+            ":12345678901234567890.12,",
+        ),
+    ],
+)
+def test_structs_are_texts_as_their_converter_makes_them(
+    cluster: Cluster, tmp_path: Path, settings: dict[str, str], found: str
+) -> None:
+    run = cluster.start(counting(tmp_path, mode="types", rows="1", source_value_form="json") | settings)
+    run.wait(lambda: sum(run.rows) == 1)
+    (value,) = read_table(tmp_path, "value")
+    assert found in value
+    assert ('"schema":' in value) == (len(settings) == 2 and "NUMERIC" in settings.values())
+
+
+def test_odd_partitions_and_offsets_come_back(cluster: Cluster, tmp_path: Path) -> None:
+    """Null and nested values, bytes, dates, an empty offset, and none: what Kafka Connect would take, and more."""
+    first = cluster.start(counting(tmp_path, mode="odd offsets", rows="4"))
+    first.wait(lambda: sum(first.rows) == 4)
+    first.task.stop()
+    config = counting(tmp_path, mode="odd offsets", rows="8")
+    second = cluster.start(config, epoch=2)
+    second.wait(lambda: sum(second.rows) == 8)
+    second.task.stop()
+    assert not second.errors
+    values = read_table(tmp_path, "value")
+    assert values[:4] == ["v0 after null", "v1 after null", "v2 after null", "v3 after null"]
+    assert values[4] == "v0 after 4"
+    known = cluster.connector(config).offsets()
+    at = next(each for each in known if each.partition)
+    changed = PartitionOffset(partition=at.partition, offset={"n": 77})
+    cluster.connector(config).alter_offsets(3 << 8, [changed])
+    assert sorted(map(str, cluster.connector(config).offsets())) == sorted(
+        str(changed if each == at else each) for each in known
+    )
 
 
 def test_plugin_defines_no_transactions_unless_it_is_asked_to(cluster: Cluster, tmp_path: Path) -> None:
@@ -510,7 +637,14 @@ def test_transaction_that_is_to_be_committed_and_aborted_fails_the_task(cluster:
             "key.converter: missing; allowed: the Java class of a converter",
         ),
         ({"connector.class": "tests.TestPlugin$Counting"}, "allowed: a source connector; this class is no connector"),
-        ({"value.converter": "io.confluent.connect.avro.AvroConverter"}, "no converter of Java is needed"),
+        ({"mode": "no task class"}, "the connector returned null; allowed: a value of taskClass that is not null"),
+        ({"mode": "no list of tasks"}, "the connector returned null; allowed: a value of taskConfigs that is not null"),
+        ({"mode": "a task is null"}, "returned null; allowed: a value of an element of taskConfigs that is not null"),
+        ({"mode": "no tasks"}, "tests.TestPlugin: has nothing for a task to read; allowed: at least one task"),
+        (
+            {"value.converter": "io.confluent.connect.avro.AvroConverter"},
+            "record's fields are columns, no converter is needed",
+        ),
         ({"source.metadat": "key"}, "source.metadat: unknown; allowed: source.metadata (did you mean that?)"),
         ({"sink": "nothing"}, "sink: got 'nothing'; allowed: "),
         ({"transforms": "a", "transforms.a.type": "com.acme.A"}, "transforms.a.type: got 'com.acme.A'; allowed: "),
@@ -688,6 +822,18 @@ def test_offsets_are_committed_up_to_what_is_durable(
     again = cluster.start(appending(tmp_path, kafka, topic_name), epoch=2)
     again.wait(lambda: sum(again.rows) == 1)
     assert records_in(tmp_path)[5:] == ["0 4 k4 {n=4}"], "put again: at least once"
+
+
+def test_offsets_that_a_sink_plugin_has_not_reached_are_not_committed(
+    cluster: Cluster, tmp_path: Path, kafka: str, topic_name: str
+) -> None:
+    """Kafka Connect ignores them, and those of partitions of others: the records behind them would be left out."""
+    put_records(kafka, topic_name, range(5))
+    run = cluster.start(appending(tmp_path, kafka, topic_name, mode="boasts"))
+    run.wait(lambda: sum(run.rows) == 5)
+    run.task.stop()
+    assert not run.errors
+    assert group_offsets(kafka, topic_name) == [-1001]
 
 
 def test_sink_task_begins_where_the_plugin_says(cluster: Cluster, tmp_path: Path, kafka: str, topic_name: str) -> None:

@@ -42,9 +42,10 @@ _CONVERTERS: Final[Mapping[str, str]] = {
     for name in ("org.apache.kafka.connect.json.JsonConverter", "org.apache.kafka.connect.storage.StringConverter")
 }
 _NO_CONVERTER: Final = (
-    "JsonConverter, StringConverter or nothing: the sink gets the record's fields, and no converter of Java is needed"
+    "JsonConverter, StringConverter, which write what they do in Kafka Connect, or nothing: texts as they are, and JSON"
+    " without schemas; where the record's fields are columns, no converter is needed"
 )
-_SCHEMAS: Final = "true, false: with source.value.form json, whether the JSON is an object of schema and payload"
+_SCHEMAS: Final = "with JsonConverter: true, false: whether the JSON is an object of schema and payload"
 
 _BOUNDARIES: Final[Mapping[str, tuple[str, ...]]] = {
     "transaction.boundary": ("poll", "interval", "connector"),
@@ -94,9 +95,9 @@ class ConnectSettings(PluginSettings):
         ),
     ] = 256 << 20
     key_converter: Annotated[str, Field(description=_NO_CONVERTER)] = ""
-    key_converter_schemas_enable: Annotated[bool, Field(description=_SCHEMAS)] = False
+    key_converter_schemas_enable: Annotated[bool, Field(description=_SCHEMAS)] = True
     value_converter: Annotated[str, Field(description=_NO_CONVERTER)] = ""
-    value_converter_schemas_enable: Annotated[bool, Field(description=_SCHEMAS)] = False
+    value_converter_schemas_enable: Annotated[bool, Field(description=_SCHEMAS)] = True
     header_converter: Annotated[str, Field(description=_NO_CONVERTER)] = ""
 
     def model_post_init(self, _: Any) -> None:
@@ -129,16 +130,30 @@ class ConnectSettings(PluginSettings):
         """The settings of the plug-in."""
         return settings_below({name: str(value) for name, value in (self.model_extra or {}).items()}, CONFIG)
 
-    @property
-    def row_options(self) -> dict[str, Any]:
-        """How rows are made of records: the options of ``connect_runtime.JavaTask``."""
+    def row_options(self, *, is_tolerant: bool) -> dict[str, Any]:
+        """How rows are made of records: the options of ``connect_runtime.JavaTask``.
+
+        Args:
+            is_tolerant: whether a record that cannot be processed is a dead letter.
+        """
         return {
             "metadata": list(listed(self.metadata)),
             "json": self.value_form == "json",
-            "key_schemas": bool(self.key_converter) and self.key_converter_schemas_enable,
-            "value_schemas": bool(self.value_converter) and self.value_converter_schemas_enable,
+            "converters": {
+                "key": self._converter("key", self.key_converter, schemas=self.key_converter_schemas_enable),
+                "value": self._converter("value", self.value_converter, schemas=self.value_converter_schemas_enable),
+                "header": self._converter("header", self.header_converter),
+            },
+            "tolerant": is_tolerant,
             "records": self.max_rows_per_batch,
         }
+
+    def _converter(self, part: str, name: str, *, schemas: bool = True) -> tuple[str, dict[str, str]]:
+        """The simple name of a converter, empty without one, and its settings: also those that only it knows."""
+        if not name:
+            return "", {"schemas.enable": "false"}
+        own = settings_below(self.plugin_config, f"{part}.converter.")
+        return name.rpartition(".")[2], {"schemas.enable": str(schemas).lower(), **own}
 
 
 class ConnectDivision(Division):
@@ -259,7 +274,7 @@ class ConnectSource(Source):
 
 
 def encoded(value: Any) -> str:
-    """Return a source partition or offset as the JSON text that names it, as ``ConnectBridge.java`` does."""
+    """Return a source partition or offset as the JSON text that names it."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
