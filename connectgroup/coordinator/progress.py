@@ -206,6 +206,8 @@ class _Known:
         self.topics: dict[str, set[str]] = {}
         self.workers: dict[str, tuple[int, int]] = {}
         self.pruned_epoch = -1
+        self.ending: set[Unit] = set()
+        """Tasks that must not run, whose last numbers may not be written yet."""
 
 
 class ReportedProgress:
@@ -238,6 +240,8 @@ class ReportedProgress:
                 account = known.accounts.setdefault(unit, Account())
                 account.begin(owner)
             rows, letters, lag = account.report(each.progress)
+            if unit not in group.runnable:
+                known.ending.add(unit)
             name = group.group_id, each.connector
             self._histories.add(name, now_ms, rows=rows, errors=letters, lag=lag)
             if letters:
@@ -337,15 +341,17 @@ class ReportedProgress:
             found.append(replace(status, progress=progress, history=self._history_of(status)))
         return found
 
-    def has_last_numbers(self, group: Any, request: HeartbeatRequest) -> bool:
-        """Whether a heartbeat had numbers of a task that no worker has any more: ``due`` has its status."""
-        if not isinstance(group, ConnectGroupState) or (known := self._groups.get(group.group_id)) is None:
+    def has_last_numbers(self, group: Any) -> bool:
+        """Whether there are numbers to write of a task that must not run, or of any if the group has no workers.
+
+        A task that moves has no worker for a moment, too: the first status of its next owner has its totals.
+        """
+        if not isinstance(group, ConnectGroupState) or group.group_id not in self._groups:
             return False
-        units = [Unit(each.connector, each.task) for each in request.progress]
-        return any(
-            unit not in group.holders and (account := known.accounts.get(unit)) is not None and not account.is_written
-            for unit in units
-        )
+        known = self._of(group)
+        known.ending = {unit for unit in known.ending if not known.accounts[unit].is_written}
+        units = known.ending if group.members else known.accounts
+        return any(unit not in group.holders and not known.accounts[unit].is_written for unit in units)
 
     def _history_of(self, status: StatusRecord, *, again: bool = True) -> tuple[ConnectorHistory, ...]:
         """``StatusRecord.history``; ``again``: see ``Histories.to_write``."""
@@ -416,6 +422,7 @@ class ReportedProgress:
         self._histories.forget(group_id, connector)
         if (known := self._groups.get(group_id)) is not None:
             known.accounts = {unit: each for unit, each in known.accounts.items() if unit.connector != connector}
+            known.ending &= known.accounts.keys()
 
     def reset_topics(self, group_id: str, connector: str) -> None:
         """Forget the topics that a connector has used (KIP-558)."""
@@ -453,6 +460,7 @@ class ReportedProgress:
                 lag = known.accounts.pop(unit).lag
                 if lag:
                     self._histories.add((group.group_id, unit.connector), self._clock_ms(), lag=-lag)
+            known.ending = known.accounts.keys() - group.runnable.keys()
         return known
 
 

@@ -329,12 +329,13 @@ class Coordinator:
             answered: Response = response  # of Kafka's own protocol
             return answered
         if response.error_code == 0:
+            loaded = self.shard.groups.loaded.get(request.group_id)
+            state = loaded.state if loaded is not None else None
             if request.progress or request.statuses or request.log_lines or request.started_ms:
-                loaded = self.shard.groups.loaded.get(request.group_id)
-                state = loaded.state if loaded is not None else None
                 self._progress.record_accepted(state, request)
-                if self._progress.has_last_numbers(state, request):
-                    self.shard.intake.submit_input(request.group_id, WriteNumbers())
+            may_end_tasks = request.progress or request.owned is not None or request.member_epoch < 0
+            if may_end_tasks and self._progress.has_last_numbers(state):
+                self.shard.intake.submit_input(request.group_id, WriteNumbers())
         elif response.error_code == UnreleasedInstanceId.code:
             self._look_for_process(request)
         levelled = self._logger_levels.add_to(response, request)
