@@ -21,7 +21,7 @@ from ...errors import NO_VALUE, ConfigError
 from .catalog import is_slice_of
 from .dialect import EVOLVE_BYTES, is_wide
 from .file_settings import FileSettings
-from .identity import Identity, partition_of_file, without_file
+from .identity import Identity
 from .listing import FileReports, divided, list_inodes
 from .packed import codec_of
 from .planner import Planner, Version
@@ -37,7 +37,49 @@ WRITTEN_BYTES: Final = 128 << 20
 for a batch if it has all of Spark's processors."""
 
 
-class FileSource(SlicedSource):
+class DirectorySource(SlicedSource):
+    """A source whose slices are the files of one directory, each read by the task that owns its name.
+
+    Attributes:
+        root: the directory.
+    """
+
+    def __init__(self, settings: Any, columns: Columns, *, task: int, tasks: int) -> None:
+        self.settings, self.columns, self.task, self.tasks = settings, columns, task, tasks
+        self.root = Path(settings.path)
+        self._reports = FileReports()
+
+    @classmethod
+    def reopened(cls, settings: Any, columns: Columns, *, task: int, tasks: int) -> Self:
+        return cls(settings, columns, task=task, tasks=tasks)
+
+    @classmethod
+    def partition_of(cls, slice_name: str, position: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        """With the file, if it has another name than the slice."""
+        identity = Identity.from_metadata(metadata_of(position))
+        offset: dict[str, Any] = {"position": int(position)}
+        if identity is not None and identity.file != slice_name:
+            offset["file"] = identity.file
+        if identity is not None and identity.packed_from:
+            offset["packed.from"] = identity.packed_from
+        return {"slice": slice_name}, offset
+
+    @classmethod
+    def slice_of(cls, partition: Mapping[str, Any], offset: Mapping[str, Any] | None) -> tuple[str, int | None]:
+        shown = ("file", "packed.from")  # by ``partition_of``; they change nothing
+        if offset is not None:
+            offset = {name: value for name, value in offset.items() if name not in shown}
+        return super().slice_of(partition, offset)
+
+    def owns(self, slice_name: str) -> bool:
+        return is_slice_of(slice_name, self.task, self.tasks)
+
+    def tolerant(self) -> Self:
+        self.is_tolerant = True
+        return self
+
+
+class FileSource(DirectorySource):
     """The rows of a directory of growing files and of the directories below it, each read by one task. A slice is a
     file, its position the bytes read. A file is known by a fingerprint of what was read of it, and by
     ``source.identity``: by default a renamed file is not read again. Not read are files and directories whose names
@@ -56,8 +98,7 @@ class FileSource(SlicedSource):
     settings: FileSettings
 
     def __init__(self, settings: FileSettings, columns: Columns, *, task: int, tasks: int) -> None:
-        self.settings, self.columns, self.task, self.tasks = settings, columns, task, tasks
-        self._reports = FileReports()
+        super().__init__(settings, columns, task=task, tasks=tasks)
         # Of compressed files; changed by ``Planner.lag``.
         self._unpacked: dict[str, Version] = {}
         self._incomplete: dict[str, Version] = {}
@@ -77,29 +118,9 @@ class FileSource(SlicedSource):
         list_inodes(root, "", {})
         return cls(settings, _columns(settings, root), task=task, tasks=tasks)
 
-    @classmethod
-    def reopened(cls, settings: FileSettings, columns: Columns, *, task: int, tasks: int) -> FileSource:
-        return cls(settings, columns, task=task, tasks=tasks)
-
-    @classmethod
-    def partition_of(cls, slice_name: str, position: int) -> tuple[dict[str, Any], dict[str, Any]]:
-        return partition_of_file(slice_name, position)
-
-    @classmethod
-    def slice_of(cls, partition: Mapping[str, Any], offset: Mapping[str, Any] | None) -> tuple[str, int | None]:
-        return super().slice_of(partition, without_file(offset))
-
-    @property
-    def root(self) -> Path:
-        """The directory."""
-        return Path(self.settings.path)
-
     @property
     def description(self) -> str:
         return f"{self.settings.format} files in {self.root}"
-
-    def owns(self, slice_name: str) -> bool:
-        return is_slice_of(slice_name, self.task, self.tasks)
 
     def part_batches(self, positions: Mapping[str, int]) -> PartReader:
         # Records with line feeds are not divided into parts.
@@ -143,10 +164,6 @@ class FileSource(SlicedSource):
         if not columns:
             raise ConfigError("source.schema", NO_VALUE, f"a schema, or {self._example} in {self.root}")
         self.columns = columns
-        return self
-
-    def tolerant(self) -> Self:
-        self.is_tolerant = True
         return self
 
     @property

@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Literal
+from typing import BinaryIO, Final, Literal
 
 from ...dataplane.ownership import metadata_of
 from ...dataplane.real_paths import open_below
@@ -279,20 +279,3 @@ def _checksum(descriptor: int, start: int, end: int, before: int = 0) -> int:
 
 def _digest(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=12).hexdigest()
-
-
-def partition_of_file(slice_name: str, position: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the ``partition_of`` of a slice that is a file: with the file, if it has another name than the slice."""
-    identity = Identity.from_metadata(metadata_of(position))
-    offset: dict[str, Any] = {"position": int(position)}
-    if identity is not None and identity.file != slice_name:
-        offset["file"] = identity.file
-    if identity is not None and identity.packed_from:
-        offset["packed.from"] = identity.packed_from
-    return {"slice": slice_name}, offset
-
-
-def without_file(offset: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """Return an offset without what ``partition_of_file`` adds to the position."""
-    shown = ("file", "packed.from")
-    return None if offset is None else {name: value for name, value in offset.items() if name not in shown}

@@ -25,13 +25,13 @@ from ...dataplane.ownership import Position, Range, metadata_of
 from ...dataplane.real_paths import open_below
 from ...dataplane.settings import PluginSettings, require_absolute
 from ...dataplane.source import CommittedPositions
-from .catalog import Catalog, is_slice_of
+from .catalog import Catalog
 from .dialect import Drift
 from .file_settings import IDENTITY, ON_REWRITE
-from .files import merged, stored_columns
-from .identity import Identity, IdentityMode, partition_of_file, without_file
+from .files import DirectorySource, merged, stored_columns
+from .identity import Identity, IdentityMode
 from .lines import with_error
-from .listing import FileReports, list_inodes, without_second_names
+from .listing import list_inodes, without_second_names
 from .parquet_rows import (
     BadValue,
     Misfit,
@@ -44,7 +44,6 @@ from .parquet_rows import (
     shown,
 )
 from .parts import opened_range
-from .sliced import SlicedSource
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -90,7 +89,7 @@ class ParquetSourceSettings(PluginSettings):
             from_ddl(self.schema_)
 
 
-class ParquetSource(SlicedSource):
+class ParquetSource(DirectorySource):
     """The rows of a directory of Parquet files, each read by one task when it is complete. A slice is a file; which
     files are read is as with the source `files`, and names that do not end in .parquet are left out too. Without
     `source.schema`, columns of decimals, lists, structs, maps, times and unsigned 64-bit integers are STRING: numbers
@@ -104,17 +103,15 @@ class ParquetSource(SlicedSource):
     settings: ParquetSourceSettings
 
     def __init__(self, settings: ParquetSourceSettings, columns: Columns, *, task: int, tasks: int) -> None:
-        self.settings, self.columns, self.task, self.tasks = settings, columns, task, tasks
-        self._root = Path(settings.path)
+        super().__init__(settings, columns, task=task, tasks=tasks)
         self._rows: dict[str, tuple[tuple[int, int, int], int]] = {}
         self._catalog: Catalog | None = None
-        self._reports = FileReports()
 
     @classmethod
     def create(cls, settings: ParquetSourceSettings, *, task: int, tasks: int) -> ParquetSource:
         # The task that owns the name of a link that leads out of the directory, or of a damaged file, reports it.
         root = Path(settings.path)
-        names = _files(settings, {})
+        names = sorted(_inodes(settings, {}))
         if settings.schema_ is not None:
             return cls(settings, from_ddl(settings.schema_), task=task, tasks=tasks)
         failed: SourceError | None = None
@@ -125,41 +122,22 @@ class ParquetSource(SlicedSource):
                 failed = error
         raise failed or SourceError(f"{settings.path}: has no Parquet file; allowed: one file, or source.schema")
 
-    @classmethod
-    def reopened(cls, settings: ParquetSourceSettings, columns: Columns, *, task: int, tasks: int) -> ParquetSource:
-        return cls(settings, columns, task=task, tasks=tasks)
-
-    @classmethod
-    def partition_of(cls, slice_name: str, position: int) -> tuple[dict[str, Any], dict[str, Any]]:
-        return partition_of_file(slice_name, position)
-
-    @classmethod
-    def slice_of(cls, partition: Mapping[str, Any], offset: Mapping[str, Any] | None) -> tuple[str, int | None]:
-        return super().slice_of(partition, without_file(offset))
-
     def with_committed(self, committed: CommittedPositions) -> Self:
         super().with_committed(committed)
         if self.settings.schema_ is None:
             stored = merged((), *stored_columns(committed.read()))
             self.columns = stored or self.columns
         if self.settings.schema_drift == "evolve":
-            for name in _files(self.settings, {}):
+            for name in sorted(_inodes(self.settings, {})):
                 try:
-                    self.columns = merged(self.columns, columns_of(self._root, name))
+                    self.columns = merged(self.columns, columns_of(self.root, name))
                 except SourceError:
                     continue  # The task that owns the file reports it.
         return self
 
-    def tolerant(self) -> Self:
-        self.is_tolerant = True
-        return self
-
     @property
     def description(self) -> str:
-        return f"parquet files in {self._root}"
-
-    def owns(self, slice_name: str) -> bool:
-        return is_slice_of(slice_name, self.task, self.tasks)
+        return f"parquet files in {self.root}"
 
     def plan(self, start: Mapping[str, int]) -> dict[str, int]:
         if self._catalog is None:
@@ -207,13 +185,13 @@ class ParquetSource(SlicedSource):
                 position = start.get(slice_, 0)
             if rows == position:
                 return None
-            with open_below(self._root, name) as file:
+            with open_below(self.root, name) as file:
                 before, size = catalog.identity(slice_) if position else None, os.fstat(file.fileno()).st_size
                 identity = Identity.of(file.fileno(), name, size, before=before)
         except FileNotFoundError:
             return None  # Deleted since the listing.
         except OSError as error:
-            raise SourceError(f"{self._root / name}: cannot be read ({error.strerror}); allowed: files") from error
+            raise SourceError(f"{self.root / name}: cannot be read ({error.strerror}); allowed: files") from error
         catalog.remember(slice_, identity)
         schema = {} if self.settings.schema_ is not None else {"schema": to_ddl(self.columns)}
         return slice_, Position(min(rows, position + left), identity.metadata(**schema))
@@ -241,7 +219,7 @@ class ParquetSource(SlicedSource):
             if rows > 0:
                 files, rows_left, bytes_left = files + 1, rows_left + rows, bytes_left + size
         count = sum(map(self.owns, skipped))
-        self._reports.log(self._root, problems, count)
+        self._reports.log(self.root, problems, count)
         return Lag(
             records=rows_left,
             bytes=bytes_left,
@@ -253,7 +231,7 @@ class ParquetSource(SlicedSource):
     def read(self, wanted: Range) -> Iterator[pa.RecordBatch]:
         identity = Identity.from_metadata(metadata_of(wanted.end))
         named = wanted if identity is None else replace(wanted, slice=identity.file)
-        with opened_range(self._root, named) as (path, source):
+        with opened_range(self.root, named) as (path, source):
             if identity is not None and os.fstat(source.fileno()).st_size != identity.read:
                 raise SourceError(f"{path}: was replaced while it was read; allowed: the task starts again")
             drift = self.settings.schema_drift
@@ -298,13 +276,13 @@ class ParquetSource(SlicedSource):
 
     def _rewritten(self, name: str) -> SourceError:
         return SourceError(
-            f"{self._root / name}: was replaced by another file; allowed: a new name for a new file, or"
+            f"{self.root / name}: was replaced by another file; allowed: a new name for a new file, or"
             " source.on.rewrite=read"
         )
 
     def _new_catalog(self, positions: Mapping[str, int]) -> Catalog:
         others = None if self.committed is None else self.committed.read
-        return Catalog(self._root, positions, self.owns, others, self.settings.identity)
+        return Catalog(self.root, positions, self.owns, others, self.settings.identity)
 
     def _count(self, name: str) -> int:
         """Return the number of rows of a file.
@@ -313,11 +291,11 @@ class ParquetSource(SlicedSource):
             OSError: it cannot be opened.
             SourceError: it is no complete Parquet file.
         """
-        with open_below(self._root, name) as file:
+        with open_below(self.root, name) as file:
             found = os.fstat(file.fileno())
             version = found.st_ino, found.st_size, found.st_mtime_ns
             if name not in self._rows or self._rows[name][0] != version:
-                self._rows[name] = version, int(opened(self._root / name, file.fileno()).metadata.num_rows)
+                self._rows[name] = version, int(opened(self.root / name, file.fileno()).metadata.num_rows)
         return self._rows[name][1]
 
 
@@ -331,10 +309,6 @@ def _inodes(
     skipped += (name for name in found if not name.lower().endswith(".parquet"))
     files: Mapping[str, int] = {name: inode for name, inode in found.items() if name.lower().endswith(".parquet")}
     return files if settings.identity == "name" else without_second_names(root, files, skipped)
-
-
-def _files(settings: ParquetSourceSettings, problems: dict[str, str]) -> list[str]:
-    return sorted(_inodes(settings, problems))
 
 
 def _places(prefix: str, numbers: np.ndarray[Any, Any]) -> pa.Array:
