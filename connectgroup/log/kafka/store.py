@@ -5,7 +5,7 @@ that initialized its transactions last write under an id; an open transaction of
 order of ``take`` is: fence the former owner (``init_transactions``), read what is committed to the end, write the
 ownership with the next epoch; then the caller serves.
 
-A batch is acknowledged when its commit can be read, and not when the cluster has accepted the commit: its markers are
+A change is acknowledged when its commit can be read, and not when the cluster has accepted the commit: its markers are
 written later. A producer is used until a transaction fails; the next call makes a new one, which settles the outcome
 (D6), unless the topic names another owner now. Nothing depends on the clocks of the brokers.
 
@@ -519,13 +519,15 @@ class _Owner:
                 raise LogNotWritable(f"{topic.name}: {reason}") from error
             raise LogError(f"{topic.name}: the outcome of a change is unknown: {reason}") from error
         self._position = offset + 1
-        if rows:
-            self._wait_until_readable(offset)
+        self._wait_until_readable(offset)
         self.state = state
         return True
 
     def _wait_until_readable(self, offset: int) -> None:
         """Wait for the marker of a commit: a broker that is killed before it has written it may forget the commit.
+
+        Also of an ownership: a successor goes by the renewals that it reads, and may serve while the lease of one that
+        was forgotten has not ended.
 
         Raises:
             LogError: the outcome is unknown.
