@@ -242,7 +242,7 @@ def test_sink_writes_nothing_through_a_directory_that_becomes_a_link(
 
 def test_compaction_copies_no_file_behind_a_link(tmp_path: Path) -> None:
     """Who may write in a sink's directory could have a file of the worker's user copied into it."""
-    from connectgroup.spark.sinks.compaction import Compaction
+    from connectgroup.spark.sinks.manifest import Compaction
 
     (secret := tmp_path / "secret").write_text("key\n")
     sink = JsonlSink(tmp_path / "out", compaction=Compaction(files=3))
