@@ -347,6 +347,54 @@ def test_log_that_is_copied_and_truncated_is_read_once(tmp_path: Path, restarts:
 SETTLE = 3_600_000
 
 
+@pytest.mark.parametrize("on_rewrite", ["fail", "read"])
+def test_copy_stays_the_log_that_was_truncated_when_the_settle_window_has_ended(
+    tmp_path: Path, on_rewrite: str
+) -> None:
+    append(tmp_path / "app.log", LINES)
+    reader = Reader(tmp_path, {}, settle_ms=SETTLE, on_rewrite=on_rewrite)
+    assert reader.read() == LINES
+    shutil.copy(tmp_path / "app.log", tmp_path / "app.log.1")
+    (tmp_path / "app.log").write_text("")
+    append(tmp_path / "app.log", "new\n")
+    assert reader.read() == "new\n"
+    reader = Reader(tmp_path, reader.store, on_rewrite=on_rewrite)
+    assert [reader.read() for _ in range(3)] == ["", "", ""]
+    (tmp_path / "app.log.1").rename(tmp_path / "app.log.2")
+    append(tmp_path / "app.log", "last\n")
+    assert [reader.read() for _ in range(3)] == ["last\n", "", ""]
+    assert reader.planner.lag(reader.at).files == 0
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("tasks", [1, 2, 3])
+def test_logs_that_are_numbered_and_compressed_are_read_once_by_several_tasks(
+    tmp_path: Path, tasks: int, restarts: bool
+) -> None:
+    """logrotate with delaycompress: app.log.1 becomes app.log.2.gz, and app.log becomes app.log.1."""
+    store: dict[str, int] = {}
+
+    def started() -> list[Reader]:
+        return [Reader(tmp_path, store, task=task, tasks=tasks) for task in range(tasks)]
+
+    append(tmp_path / "app.log.1", "older\n")
+    readers = started()
+    assert "".join(each.read() for each in readers) == "older\n"
+    for round_ in range(4):
+        for path in sorted(tmp_path.glob("app.log.*.gz"), reverse=True):
+            path.rename(tmp_path / f"app.log.{int(path.name[8:-3]) + 1}.gz")
+        if (tmp_path / "app.log.1").exists():
+            packed = gzip.compress((tmp_path / "app.log.1").read_bytes())
+            (tmp_path / "app.log.1").unlink()
+            (tmp_path / "app.log.2.gz").write_bytes(packed)
+        if round_:
+            (tmp_path / "app.log").rename(tmp_path / "app.log.1")
+        append(tmp_path / "app.log", f"round {round_}\n")
+        readers = started() if restarts else readers
+        assert "".join(each.read() for each in readers) == f"round {round_}\n"
+        assert "".join(each.read() for each in readers) == ""
+
+
 def spread(tasks: int) -> tuple[str, str]:
     """Return the name of a log and of its copy, which belong to different tasks if there are two."""
     for number in range(100):

@@ -19,6 +19,7 @@ from .identity import HEAD_BYTES, Identity, IdentityMode, Index, identities_in, 
 from .packed import codec_of, decompressed_head
 
 _DIGIT: Final = re.compile(r"[0-9]")
+_NUMBER_AT_END: Final = re.compile(r"[.-]?[0-9]+$")
 _CIRCLE: Final = 1 << 64
 _GOLDEN: Final = 0x9E37_79B9_7F4A_7C15
 """The golden ratio's fraction of the circle, as an odd number: so its powers differ."""
@@ -99,6 +100,7 @@ class Catalog:
         self._ever: set[int] = set()
         self._suspected: set[str] = set()
         self._maybe_packed: set[str] = set()
+        self._packed: set[str] = set()
         self._theirs: dict[str, int] = {}
         self._their_index: Index | None = None
         self._own_index: Index | None = None
@@ -282,7 +284,8 @@ class Catalog:
                 has_other_inode = status.st_ino != identity.inode
                 if name in superseded or (has_other_inode and self._mode == "inode"):
                     continue
-                if has_other_inode and self._mode == "content" and identity.inode in everywhere:
+                is_named = identity.file == file  # Else it is the copy of a log that was truncated.
+                if has_other_inode and is_named and self._mode == "content" and identity.inode in everywhere:
                     continue  # Renamed: the file that has the name now only begins in the same way.
                 if not identity.is_in(self._root, file, status):
                     continue
@@ -328,17 +331,20 @@ class Catalog:
                 self._file_of[name], found[file], self.stats[file] = file, name, status
 
     def _is_packed(self, name: str) -> bool:
-        """Whether a file that was truncated has been compressed before, to its name and more (``app.log-1.gz``)."""
+        """Whether a file that is gone or was truncated has been compressed before, to its name and more, or to a later
+        number (``app.log-1.gz``; of ``app.log.1``, ``app.log.2.gz``), maybe of another task."""
         if self._mode != "content":
             return False
         identity = self._identities[name]
-        if any(other.packed_from == name for other in self._identities.values()):
+        if name in self._packed or any(other.packed_from == name for other in self._identities.values()):
             return True
+        stem = _NUMBER_AT_END.sub("", identity.file) or identity.file
         for file in self._inodes:
-            if file.startswith(identity.file) and (codec := codec_of(file)):
+            if file.startswith(stem) and (codec := codec_of(file)):
                 try:
                     with open_below(self._root, file) as opened:
                         if identity.has_content_of_packed(opened, codec):
+                            self._packed.add(name)
                             return True
                 except OSError:
                     continue
