@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
 import h11
@@ -40,6 +41,9 @@ RECLAIM_SLOW_S: Final = 1.0
 nothing has arrived, or a response of which nothing was read, for so long."""
 EVENTS_A_TURN: Final = 200
 """Parts of requests that are processed before the others have their turn: a body may be sent in chunks of a byte."""
+BEGUN_A_TURN: Final = 8
+"""Requests of all connections that begin in one turn of the event loop, which serves the heartbeats of workers, too: a
+thousand connections may send one at once, and a response takes up to some milliseconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +94,11 @@ class HttpConnections:
         self._complaints = Complaints(logger)
         self._max_descriptor = max_descriptor(spare=0.25)  # a quarter of them is for workers only
         self._sweeper: asyncio.TimerHandle | None = None
+        # The requests that began in this turn of the event loop, and connections with one that has not, in the order
+        # of their arrival. Changed by may_begin, _begin_turn and release.
+        self._begun = 0
+        self._waiting: dict[HttpConnection, None] = {}
+        self._ends_turn = False
         self._closed = False
 
     def start(self) -> None:
@@ -116,6 +125,29 @@ class HttpConnections:
             self._end_handshake,
         )
 
+    def may_begin(self, connection: HttpConnection) -> bool:
+        """Whether the next request of a connection may begin in this turn of the event loop; if not, ``go_on`` is
+        called in a later one."""
+        if not self._ends_turn:
+            self._ends_turn = True
+            asyncio.get_running_loop().call_soon(self._begin_turn)
+        if self._begun >= BEGUN_A_TURN:
+            self._waiting[connection] = None
+            return False
+        self._begun += 1
+        return True
+
+    def _begin_turn(self) -> None:
+        self._begun, self._ends_turn = 0, False
+        try:
+            for connection in list(islice(self._waiting, BEGUN_A_TURN)):
+                self._waiting.pop(connection, None)
+                connection.go_on()
+        finally:
+            if self._waiting and not self._ends_turn:  # none of those has begun a request
+                self._ends_turn = True
+                asyncio.get_running_loop().call_soon(self._begin_turn)
+
     def admit(self, connection: HttpConnection) -> str:
         """Count a new connection; above a limit, return the error message for its first request."""
         message = self._violation(connection.address, connection.descriptor)
@@ -136,6 +168,7 @@ class HttpConnections:
     def release(self, connection: HttpConnection) -> None:
         """Stop counting a connection."""
         self._refused.pop(connection, None)
+        self._waiting.pop(connection, None)
         self._high.discard(connection)
         if connection in self._open:
             del self._open[connection]
@@ -285,7 +318,7 @@ class HttpConnection(H11Protocol):
             return now - self._choked_at >= RECLAIM_SLOW_S
         if self._is_busy:
             return self.cycle.more_body and now - self._heard_at >= RECLAIM_SLOW_S
-        return now - self.waits_since >= RECLAIM_IDLE_S and not self._has_unread()
+        return now - self.waits_since >= RECLAIM_IDLE_S and not self._goes_on and not self._has_unread()
 
     def end_if_overdue(self, now: float) -> str:
         """Close the connection if a deadline has passed, and return the reason; an empty one is not worth a line."""
@@ -305,6 +338,8 @@ class HttpConnection(H11Protocol):
             if now - self._began_at > limits.refused_deadline_s:
                 self.abort()
             return ""
+        if self._goes_on:  # it waits for its turn
+            return ""
         if self._header_began_at is not None and now - self._header_began_at > limits.header_deadline_s:
             self._answer_timeout()
             return f"closed: no whole request within {limits.header_deadline_s:g} s"
@@ -314,7 +349,7 @@ class HttpConnection(H11Protocol):
         return ""
 
     def timeout_keep_alive_handler(self) -> None:
-        if not self._has_unread():
+        if not self._goes_on and not self._has_unread():
             super().timeout_keep_alive_handler()
 
     def _has_unread(self) -> bool:
@@ -347,14 +382,17 @@ class HttpConnection(H11Protocol):
     def _may_go_on(self) -> bool:
         """Whether another part of a request may be processed in this turn of the event loop."""
         self._events += 1
-        if self._events <= EVENTS_A_TURN:
+        is_beginning = self.conn.their_state is h11.IDLE and bool(self.conn.trailing_data[0])
+        if self._events > EVENTS_A_TURN:
+            if not self._goes_on:
+                self.loop.call_soon(self.go_on)
+        elif not is_beginning or self._connections.may_begin(self):
             return True
-        if not self._goes_on:
-            self._goes_on = True
-            self.loop.call_soon(self._go_on)
+        self._goes_on = True
         return False
 
-    def _go_on(self) -> None:
+    def go_on(self) -> None:
+        """Process what has arrived and was left for another turn of the event loop."""
         self._goes_on = False
         if self.transport.is_closing():
             return

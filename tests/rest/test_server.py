@@ -8,6 +8,7 @@ import json
 import re
 import socket
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from functools import partial
@@ -23,7 +24,8 @@ from connectgroup.client.admin import Admin
 from connectgroup.config.rest import RestConfig
 from connectgroup.errors import TransportError
 from connectgroup.rest import bodies, connections
-from connectgroup.rest.connections import RestLimits
+from connectgroup.rest.connections import BEGUN_A_TURN, RestLimits
+from connectgroup.rest.guard import Guard
 from connectgroup.rest.server import RestServer
 from connectgroup.transport.tcp_client import TcpClient
 from tests.coordinator.builders import GROUP, beat, serving
@@ -188,6 +190,44 @@ async def test_headers_that_do_not_arrive_whole_are_408(monkeypatch: pytest.Monk
                     await asyncio.sleep(0.1)
             assert b"HTTP/1.1 408 Request Timeout" in await asyncio.wait_for(received, PATIENCE_S)
             writer.close()
+
+
+async def test_few_requests_begin_in_a_turn_of_the_event_loop(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Heartbeats of workers are served by the same loop, however many clients of REST send at once."""
+    loop, serve = asyncio.get_running_loop(), Guard.__call__
+    turns, begun = [0], Counter[int]()
+
+    def count() -> None:
+        turns[0] += 1
+        ticking[0] = loop.call_soon(count)
+
+    async def counted(*arguments: Any) -> None:
+        begun[turns[0]] += 1
+        await serve(*arguments)
+
+    monkeypatch.setattr(Guard, "__call__", counted)
+    opened = [await asyncio.open_connection("127.0.0.1", api.server.port) for _ in range(100)]
+    ticking = [loop.call_soon(count)]
+    request = "GET /{} HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    for _, writer in opened:
+        writer.write("".join(map(request.format, ("", "connectors", "nowhere"))).encode())
+
+    async def responses(reader: asyncio.StreamReader) -> list[bytes]:
+        found = []
+        for _ in range(3):
+            head = await reader.readuntil(b"\r\n\r\n")
+            found.append(head[9:12])
+            await reader.readexactly(int(head.lower().partition(b"content-length: ")[2].partition(b"\r")[0]))
+        return found
+
+    async with asyncio.timeout(PATIENCE_S):
+        found = await asyncio.gather(*(responses(reader) for reader, _ in opened))
+    ticking[0].cancel()
+    for _, writer in opened:
+        writer.close()
+    assert found == [[b"200", b"200", b"404"]] * 100
+    assert begun.total() == 300
+    assert max(begun.values()) <= BEGUN_A_TURN
 
 
 async def test_a_body_in_chunks_of_a_byte_is_read_whole(api: Api) -> None:
