@@ -241,16 +241,16 @@ class BrokerTopics:
                 logger.info("%s: the topics can be read again", self.bootstrap)
             reachable = True
 
-    async def _wait(self, least_s: float) -> None:
+    async def _wait(self, min_s: float) -> None:
         """Wait until the next read: for the interval, or less when a change is expected, but not less than a time."""
-        if self._interval_s > least_s:
-            await asyncio.sleep(least_s)
+        if self._interval_s > min_s:
+            await asyncio.sleep(min_s)
         if asyncio.get_running_loop().time() < self._expects_until:
             await asyncio.sleep(min(EXPECTING_INTERVAL_S, self._interval_s))
             return
         self._expected.clear()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._expected.wait(), max(self._interval_s, least_s))
+            await asyncio.wait_for(self._expected.wait(), max(self._interval_s, min_s))
 
 
 class MetadataReader:

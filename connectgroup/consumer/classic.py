@@ -192,10 +192,10 @@ class ClassicMembership(Membership):
                 reason=reason[:255],
             )
             # The response is sent when the slowest member has joined: the coordinator's limit for that, and a margin.
-            longest_s = max(REQUEST_TIMEOUT_S, settings.max_poll_interval_ms / 1000 + 5)
+            max_s = max(REQUEST_TIMEOUT_S, settings.max_poll_interval_ms / 1000 + 5)
             began_s = time.monotonic()
             try:
-                response: JoinGroupResponse = await self._client.send_to_coordinator(request, timeout_s=longest_s)
+                response: JoinGroupResponse = await self._client.send_to_coordinator(request, timeout_s=max_s)
             except TransportError as error:
                 logger.debug("group %s: %s; trying again", settings.group, error)
                 continue
@@ -257,9 +257,9 @@ class ClassicMembership(Membership):
             protocol_name=joined.protocol_name,
             assignments=led.shares if led is not None else (),
         )
-        longest_s = max(REQUEST_TIMEOUT_S, settings.max_poll_interval_ms / 1000 + 5)
+        max_s = max(REQUEST_TIMEOUT_S, settings.max_poll_interval_ms / 1000 + 5)
         began_s = time.monotonic()
-        response: SyncGroupResponse = await self._client.send_to_coordinator(request, timeout_s=longest_s)
+        response: SyncGroupResponse = await self._client.send_to_coordinator(request, timeout_s=max_s)
         match response.error_code:
             case Code.NONE:
                 self.metrics.on_synced(began_s)

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _STOP_S: Final = STOP_BOUND_MS / 1000
-_MOST_WITHOUT_ROW: Final = 100_000
+_MAX_WITHOUT_ROW: Final = 100_000
 """Records that Java keeps for the plug-in's ``commitRecord`` while none of them has had a row."""
 T = TypeVar("T")
 
@@ -209,7 +209,7 @@ class ConnectPolling(Triggered):
             if polled.rows:
                 self._held.append(self._rows(java))
             self._without_row += polled.records
-            if self._without_row > _MOST_WITHOUT_ROW:
+            if self._without_row > _MAX_WITHOUT_ROW:
                 self._call(java.hold)
             return
         rows = self._rows(java)

@@ -20,7 +20,7 @@ from connectgroup.protocol.messages.assignment import (
 from connectgroup.protocol.messages.common import ConnectorTasks
 from tests.fuzzing import INPUTS, SEED, mutated, one_line
 
-MOST_TASKS = 10_000
+MAX_TASKS = 10_000
 """Largest number of tasks: more would only take time."""
 
 
@@ -69,7 +69,7 @@ def test_any_question_has_an_answer_or_a_plugin_error() -> None:
         except WireError:
             continue
         assert isinstance(response, PrepareResponse)
-        if sum(abs(connector.num_tasks) for connector in response.connectors) > MOST_TASKS:
+        if sum(abs(connector.num_tasks) for connector in response.connectors) > MAX_TASKS:
             continue
         try:
             result = run_assignor(BalancedAssignor(), group_from_prepare(response))

@@ -316,9 +316,9 @@ class Attacked:
             for name, each in processes.items()
             if (waited := Scheduled.of(each.pid).waited_s - waited_s[name]) >= max(LEASE_S, SECONDS) / 2
         }
-        longest_s = percentile(honest.heartbeats_ms, 1) / 1000
-        if longest_s >= LEASE_S / 2:  # little of it was the coordinator's time, as just asserted
-            self.starved["a heartbeat"] = longest_s
+        max_s = percentile(honest.heartbeats_ms, 1) / 1000
+        if max_s >= LEASE_S / 2:  # little of it was the coordinator's time, as just asserted
+            self.starved["a heartbeat"] = max_s
         print(f"waited for a processor: {self.starved or 'no process for long'}")
         if not self.starved:
             of_group = "\n".join([line for line in self.coordinator.lines if f"group {GROUP}" in line][-20:])

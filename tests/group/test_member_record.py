@@ -130,7 +130,7 @@ def test_changed_client_id_does_not_bump_the_group_epoch() -> None:
 
 
 def test_assignor_input_has_the_scheduled_rebalance_delay() -> None:
-    for delay_ms, longest_ms, shown_ms in ((0, 1_000, 0), (7_000, 9_000, 7_000), (9_000, 7_000, 7_000)):
-        scene = Scene(settings=settings(scheduled_delay_ms=delay_ms, max_delay_ms=longest_ms))
+    for delay_ms, max_ms, shown_ms in ((0, 1_000, 0), (7_000, 9_000, 7_000), (9_000, 7_000, 7_000)):
+        scene = Scene(settings=settings(scheduled_delay_ms=delay_ms, max_delay_ms=max_ms))
         scene.act(JOIN)
         assert scene.prepare("m1", 0).scheduled_rebalance_max_delay_ms == shown_ms

@@ -276,12 +276,12 @@ def wait(
     return found
 
 
-def pause(began: float, least_s: float) -> None:
+def pause(began: float, min_s: float) -> None:
     """Pause after a check that began at this time, three times as long as it took: what is waited for needs processors.
 
     A check may be a command, which takes half a second of a core, or a look at every process of the machine.
     """
-    time.sleep(min(max(least_s, 3 * (time.monotonic() - began)), 1.0))
+    time.sleep(min(max(min_s, 3 * (time.monotonic() - began)), 1.0))
 
 
 @contextlib.contextmanager

@@ -40,7 +40,7 @@ NOWHERE = contextvars.Context()
 """The context of no node: calls in it are never paused (the network, the fault schedule)."""
 
 
-MOST_SPINS = 100_000
+MAX_SPINS = 100_000
 """Rounds of calls at one moment; more of them mean a busy loop."""
 
 
@@ -207,7 +207,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
                 if timers[0][0] > self.now:
                     self.now, spins = timers[0][0], 0
             spins += 1
-            if spins > MOST_SPINS:
+            if spins > MAX_SPINS:
                 raise Deadlock("busy loop: time does not advance")
             while timers and timers[0][0] <= self.now:
                 ready.append(heappop(timers))

@@ -301,12 +301,12 @@ class FaultSchedule:
             bound_s = (3 * interval_s + 2.0) * (1 + cluster.setting.drift) + (1.2 if what == "scale" else 0)
             # With max_moves each round is an epoch with its own heartbeat intervals.
             limit = cluster.setting.max_moves
-            most_epochs = 2 + (len(cluster.durable.runnable) // limit if limit else 0)
+            max_epochs = 2 + (len(cluster.durable.runnable) // limit if limit else 0)
             # Moves that wait until units have started, since before this change or by it, are an epoch of their own.
             has_deferred = cluster.durable.deferred_starts > 0
             while cluster.durable.epoch == epoch or self._unsettled():
                 has_deferred |= cluster.durable.deferred_starts > 0
-                rounds = max(1, min(cluster.durable.epoch - epoch, most_epochs)) if limit else 1
+                rounds = max(1, min(cluster.durable.epoch - epoch, max_epochs)) if limit else 1
                 limit_s = bound_s * rounds
                 if cluster.setting.statics and any(node.refused for node in cluster.dead_workers[dead:]):
                     # Its former process has left temporarily; the successor that was rejected does not take its place.
@@ -317,7 +317,7 @@ class FaultSchedule:
                     return
                 await asyncio.sleep(0.25)
             moved = cluster.durable.epoch - epoch
-            if moved > most_epochs + has_deferred:
+            if moved > max_epochs + has_deferred:
                 cluster.watch.the(NoRebalanceStorm).broken(f"{what} raised the epoch by {moved}")
             await asyncio.sleep(interval_s)
 

@@ -33,7 +33,7 @@ def read(
         config["schema"] = schema
     parsed = FileSettings.model_validate(config)
     columns = from_ddl(schema or "value STRING")
-    plan, at, rows = Planner(root=root, task=0, tasks=1, most_bytes=1024, rules=parsed.rules), 0, []
+    plan, at, rows = Planner(root=root, task=0, tasks=1, max_bytes=1024, rules=parsed.rules), 0, []
     while (end := plan.advance({name: at} if at else {}).get(name, 0)) != at:
         wanted = Range(slice=name, start=at, end=end)
         for batch in read_part(root, wanted, columns, parsed.dialect, tolerant=tolerant):

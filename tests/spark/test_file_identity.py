@@ -39,7 +39,7 @@ class Reader:
             root=root,
             task=task,
             tasks=tasks,
-            most_bytes=1 << 20,
+            max_bytes=1 << 20,
             rules=FileRules(**rules),
             positions=dict(mine),
             others=others,

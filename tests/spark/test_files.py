@@ -25,8 +25,8 @@ from connectgroup.spark.sources.parquet import ParquetSource, ParquetSourceSetti
 from connectgroup.spark.sources.planner import Planner
 
 
-def planner(root: Path, *, most_bytes: int = 1000, task: int = 0, tasks: int = 1) -> Planner:
-    return Planner(root=root, task=task, tasks=tasks, most_bytes=most_bytes)
+def planner(root: Path, *, max_bytes: int = 1000, task: int = 0, tasks: int = 1) -> Planner:
+    return Planner(root=root, task=task, tasks=tasks, max_bytes=max_bytes)
 
 
 def test_incomplete_line_is_left_for_later(tmp_path: Path) -> None:
@@ -41,7 +41,7 @@ def test_incomplete_line_is_left_for_later(tmp_path: Path) -> None:
 def test_batch_holds_no_more_bytes_than_allowed(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"123456789\n" * 10)
     (tmp_path / "b").write_bytes(b"123456789\n" * 10)
-    plan, at = planner(tmp_path, most_bytes=35), dict[str, int]()
+    plan, at = planner(tmp_path, max_bytes=35), dict[str, int]()
     sizes = []
     while (end := plan.advance(at)) != at:
         sizes.append(sum(r.end - r.start for r in ranges_between(at, end)))
@@ -54,7 +54,7 @@ def test_first_batch_is_small_and_the_next_ones_larger(tmp_path: Path) -> None:
     """The first rows of a backlog arrive soon."""
     line = b"x" * 1023 + b"\n"
     (tmp_path / "a").write_bytes(line * (150 << 10))
-    plan, at, sizes = planner(tmp_path, most_bytes=68 << 20), dict[str, int](), list[int]()
+    plan, at, sizes = planner(tmp_path, max_bytes=68 << 20), dict[str, int](), list[int]()
     while (end := plan.advance(at)) != at:
         sizes.append((end["a"] - at.get("a", 0)) >> 20)
         at = end
@@ -78,7 +78,7 @@ def test_parts_of_a_range_are_whole_lines_and_together_the_range(tmp_path: Path,
 def test_fast_growing_file_does_not_starve_the_others(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"123456789\n" * 1000)
     (tmp_path / "b").write_bytes(b"1\n")
-    plan, at = planner(tmp_path, most_bytes=50), dict[str, int]()
+    plan, at = planner(tmp_path, max_bytes=50), dict[str, int]()
     for _ in range(3):
         at = plan.advance(at)
     assert at["b"] == 2
@@ -143,13 +143,13 @@ def test_members_that_are_appended_to_a_compressed_file_while_it_is_read_are_rea
 def test_line_longer_than_a_batch_is_one_line_error(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"x" * 200)
     with pytest.raises(SourceError, match=r"a: the line at byte 0 is longer than 100 bytes; allowed: lines up to"):
-        planner(tmp_path, most_bytes=100).advance({})
+        planner(tmp_path, max_bytes=100).advance({})
 
 
 def test_line_that_fits_only_a_batch_of_its_own_gets_one(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"12345\n")
     (tmp_path / "b").write_bytes(b"x" * 95 + b"\n")
-    plan, at = planner(tmp_path, most_bytes=100), dict[str, int]()
+    plan, at = planner(tmp_path, max_bytes=100), dict[str, int]()
     for _ in range(3):
         at = plan.advance(at)
     assert at == {"a": 6, "b": 96}
@@ -234,7 +234,7 @@ def test_link_to_a_file_outside_the_directory_is_an_error_of_the_task_that_owns_
     failed: list[str] = []
     read: list[str] = []
     for task in range(4):
-        one = Planner(root=root, task=task, tasks=4, most_bytes=1 << 20)
+        one = Planner(root=root, task=task, tasks=4, max_bytes=1 << 20)
         try:
             read += one.advance({})
         except SourceError as error:

@@ -73,7 +73,7 @@ def replaced(kind: str, root: Path, secret: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["root", "directory", "file"])
 def test_file_that_becomes_a_link_after_its_range_was_planned_is_not_read(root: Path, secret: Path, kind: str) -> None:
-    planner = Planner(root=root, task=0, tasks=1, most_bytes=1 << 20)
+    planner = Planner(root=root, task=0, tasks=1, max_bytes=1 << 20)
     end = planner.advance({})["deep/a"]
     for position in end, int(end):  # with and without the identity of the file
         wanted = Range(slice="deep/a", start=0, end=position)
@@ -90,7 +90,7 @@ def test_planner_reads_nothing_through_a_new_link(
     root: Path, secret: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The link appears after the directory was listed and its files were looked at."""
-    planner = Planner(root=root, task=0, tasks=1, most_bytes=1 << 20)
+    planner = Planner(root=root, task=0, tasks=1, max_bytes=1 << 20)
     opened = real_paths.open_below
 
     def late(directory: Path, name: str) -> object:

@@ -130,7 +130,7 @@ def test_any_stream_makes_frames_or_a_wire_error() -> None:
 MEMORY_INPUTS: Final = volume(50, 600)
 """Inputs of a message, drawn from all, whose memory is measured."""
 
-MOST_HELD: Final = 5_000, 80
+MAX_HELD: Final = 5_000, 80
 """Limit of memory while a message is read: a constant, and bytes per input byte. An empty string takes 16."""
 
 
@@ -138,7 +138,7 @@ MOST_HELD: Final = 5_000, 80
 def test_length_is_checked_against_the_input_before_any_allocation(case: Case) -> None:
     """Lengths up to 2^32 - 1, at all positions of a message."""
     inputs = enlarged(case.codec.encode(made(case, 1)[0]))
-    base, each = MOST_HELD
+    base, each = MAX_HELD
     tracemalloc.start()
     try:
         for data in random.Random(SEED).sample(inputs, min(MEMORY_INPUTS, len(inputs))):

@@ -140,9 +140,9 @@ def _rebalances(group: ConnectGroupState) -> Iterable[Rebalance]:
     """The last rebalances, with the downtimes of their moves."""
     for rebalance in group.rebalances.values():
         moves = tuple([_with_downtime(group, rebalance, move) for move in rebalance.moves])
-        longest_ms = max((move.downtime_ms for move in moves if move.source and move.downtime_ms >= 0), default=-1)
-        is_same = longest_ms == rebalance.max_downtime_ms and moves == rebalance.moves
-        yield rebalance if is_same else replace(rebalance, moves=moves, max_downtime_ms=longest_ms)
+        max_ms = max((move.downtime_ms for move in moves if move.source and move.downtime_ms >= 0), default=-1)
+        is_same = max_ms == rebalance.max_downtime_ms and moves == rebalance.moves
+        yield rebalance if is_same else replace(rebalance, moves=moves, max_downtime_ms=max_ms)
 
 
 def _with_downtime(group: ConnectGroupState, rebalance: Rebalance, move: Move) -> Move:

@@ -398,7 +398,7 @@ _KNOWN_FILE: Final = (
 # last ``open``, or takes the list again.
 
 
-_MOST_FILES: Final = 1000
+_MAX_FILES: Final = 1000
 """Upper bound on the number of files that become one."""
 
 
@@ -452,7 +452,7 @@ def run_to_compact(
     found = store.execute(
         "SELECT rowid, file, rows, bytes, ranges FROM connectgroup_manifest WHERE connector = ? AND task = ?"
         " AND epoch > ? ORDER BY rowid DESC LIMIT ?",
-        *(owner.connector, owner.task, store.superseded(owner), max(_MOST_FILES, rules.files)),
+        *(owner.connector, owner.task, store.superseded(owner), max(_MAX_FILES, rules.files)),
     )
     count = total = 0
     for *_, size, _ in found:

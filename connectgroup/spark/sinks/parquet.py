@@ -17,7 +17,7 @@ _GROUP_BYTES: Final = 64 << 20
 """Bytes of the rows of a row group when files are compacted: not more are in memory at once, and a batch of
 ``_BATCH_BYTES`` or one row."""
 _BATCH_BYTES: Final = 8 << 20
-_MOST_ROWS: Final = 16_384
+_MAX_ROWS: Final = 16_384
 
 
 class ParquetSettings(FileSinkSettings):
@@ -68,4 +68,4 @@ def _batch_rows(metadata: FileMetaData) -> int:
     Dictionary encoding may hide repeated values from that size; the upper bound is for them.
     """
     total = sum(metadata.row_group(n).total_byte_size for n in range(metadata.num_row_groups))
-    return max(1, min(_MOST_ROWS, int(_BATCH_BYTES * max(1, metadata.num_rows) // max(1, total))))
+    return max(1, min(_MAX_ROWS, int(_BATCH_BYTES * max(1, metadata.num_rows) // max(1, total))))

@@ -177,7 +177,7 @@ class FileSource(DirectorySource):
         return "a CSV file with a header" if self.settings.format == "csv" else "a file with a JSON object"
 
     @property
-    def _most_bytes(self) -> int:
+    def _max_bytes(self) -> int:
         """Upper bound on the bytes of a batch."""
         evolves_by_line = self.settings.schema_drift == "evolve" and self.settings.format == "jsonl"
         return min(self.settings.max_bytes_per_batch, EVOLVE_BYTES if evolves_by_line else 1 << 62)
@@ -204,7 +204,7 @@ class FileSource(DirectorySource):
             self.settings.dialect,
             tolerant=self.is_tolerant,
             places=self.has_places,
-            most_bytes=self._most_bytes,
+            max_bytes=self._max_bytes,
         )
 
     def _claimed_planner(self) -> Planner:
@@ -219,7 +219,7 @@ class FileSource(DirectorySource):
             root=self.root,
             task=self.task,
             tasks=self.tasks,
-            most_bytes=self._most_bytes,
+            max_bytes=self._max_bytes,
             rules=replace(self.settings.rules, skips_bad=self.is_tolerant, schema=schema),
             positions=positions,
             others=None if self.committed is None else self.committed.read,

@@ -207,23 +207,23 @@ def divided(
     name: str,
     start: int,
     end: int,
-    most_bytes: int,
+    max_bytes: int,
     is_file: Callable[[int], bool] = lambda descriptor: True,
 ) -> list[tuple[int, int]]:
     """Divide the bytes ``[start, end)`` of a file, which are whole lines, into ranges of whole lines.
 
     Args:
-        most_bytes: upper bound on the bytes of a range, unless a line is longer.
+        max_bytes: upper bound on the bytes of a range, unless a line is longer.
         is_file: whether an open file is the one that was planned: another one may have its name by now.
     """
-    if end - start <= most_bytes:
+    if end - start <= max_bytes:
         return [(start, end)]
     found, at = list[tuple[int, int]](), start
     try:
         with open_below(root, name) as file:
             is_known = is_file(file.fileno())
-            while is_known and end - at > most_bytes:
-                stop = last_line_end(file.fileno(), at, at + most_bytes)
+            while is_known and end - at > max_bytes:
+                stop = last_line_end(file.fileno(), at, at + max_bytes)
                 if stop == at:
                     break
                 found.append((at, stop))

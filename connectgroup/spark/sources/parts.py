@@ -77,7 +77,7 @@ def read_part(
     *,
     tolerant: bool = False,
     places: bool = False,
-    most_bytes: int = 1 << 62,
+    max_bytes: int = 1 << 62,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of one range of one file, in their order.
 
@@ -90,7 +90,7 @@ def read_part(
         tolerant: whether the rows have the column ``connectgroup_error``: a line that is invalid, and a file whose
             header does not fit or that cannot be decompressed, is a row of nulls with its error.
         places: whether they have the column ``connectgroup_place``, too: the file and the offset of each line.
-        most_bytes: if bad lines are tolerated, a longer range is one line that is too long: it is a row of nulls too.
+        max_bytes: if bad lines are tolerated, a longer range is one line that is too long: it is a row of nulls too.
 
     Yields:
         One row for each line that is not blank.
@@ -110,8 +110,8 @@ def read_part(
         try:
             if codec := codec_of(wanted.slice):
                 yield from part.compressed(codec, tolerant)
-            elif tolerant and wanted.end - wanted.start > most_bytes:
-                yield part.too_long(most_bytes)
+            elif tolerant and wanted.end - wanted.start > max_bytes:
+                yield part.too_long(max_bytes)
             else:
                 yield from part.plain(tolerant)
         except NewFields as error:
@@ -163,11 +163,11 @@ class _Part:
             begin = LinePlace(path=self.path, offset=start + size - len(data), encoding=self.wide)
             yield self.parser.placed(rows, body, begin.after(data[:skipped])) if tolerant else rows
 
-    def too_long(self, most_bytes: int) -> pa.RecordBatch:
+    def too_long(self, max_bytes: int) -> pa.RecordBatch:
         """Return the row for a line that is longer than a batch."""
         start, encoding = int(self.wanted.start), self.parser.dialect.encoding
-        reason = f"the line has {self.wanted.end - start} bytes; allowed: {most_bytes} (source.max.bytes.per.batch)"
-        text = os.pread(self.file.fileno(), min(_SHOWN_BYTES, most_bytes), start).decode(encoding, "backslashreplace")
+        reason = f"the line has {self.wanted.end - start} bytes; allowed: {max_bytes} (source.max.bytes.per.batch)"
+        text = os.pread(self.file.fileno(), min(_SHOWN_BYTES, max_bytes), start).decode(encoding, "backslashreplace")
         return self.parser.error(str(self._place_of(start)), reason, f"{text}...")
 
     def _place_of(self, offset: int) -> LinePlace:

@@ -77,7 +77,7 @@ class Planner:
     Attributes:
         root: the directory.
         task, tasks: the task's number and the number of tasks; they determine the files of this task.
-        most_bytes: upper bound on the bytes of one batch, and on the length of a line. A compressed file may exceed it.
+        max_bytes: upper bound on the bytes of one batch, and on the length of a line. A compressed file may exceed it.
         rules: which files are read, and what becomes of unusual ones.
         positions: the position of each slice when the task started.
         others: returns the committed positions of all tasks; null: this task is the only one.
@@ -90,7 +90,7 @@ class Planner:
     root: Path
     task: int
     tasks: int
-    most_bytes: int
+    max_bytes: int
     rules: FileRules = field(default_factory=FileRules)
     positions: Mapping[str, int] = field(default_factory=dict)
     others: Callable[[], Mapping[str, int]] | None = None
@@ -112,7 +112,7 @@ class Planner:
             SourceError: the directory or a file cannot be read, a file was rewritten, or a line is too long.
         """
         end = dict(start)
-        left = min(self.most_bytes, self._batch_bytes)
+        left = min(self.max_bytes, self._batch_bytes)
         self._batch_bytes = 4 * left
         inodes = self._list()
         if self.problems and not self.rules.skips_bad:
@@ -269,13 +269,13 @@ class Planner:
         schema = {"schema": self.rules.schema} if self.rules.schema else {}
         return slice_, Position(end, identity.metadata(**schema))
 
-    def _end(self, descriptor: int, name: str, position: int, most_bytes: int, found: os.stat_result) -> int:
-        """Return the end of what can be read of an open file after ``position``, within ``most_bytes``."""
+    def _end(self, descriptor: int, name: str, position: int, max_bytes: int, found: os.stat_result) -> int:
+        """Return the end of what can be read of an open file after ``position``, within ``max_bytes``."""
         may_accept = self.rules.final_newline == "accept" and self._age_ms(found) >= self.rules.final_newline_ms
         if codec := codec_of(name):
             # Asked in any case: it notes a last line without its line feed.
             return found.st_size if self._is_complete(name, codec, position, found) or may_accept else position
-        stop = min(found.st_size, position + most_bytes)
+        stop = min(found.st_size, position + max_bytes)
         if self.rules.wide:
             encoding = with_byte_order(self.rules.wide, os.pread(descriptor, 4, 0))
             unit = len("\n".encode(encoding))
@@ -306,12 +306,12 @@ class Planner:
                 )
         if end == position and stop == found.st_size and may_accept:
             return stop
-        if end == position and most_bytes == self.most_bytes and stop - position == most_bytes:
+        if end == position and max_bytes == self.max_bytes and stop - position == max_bytes:
             is_put_aside = self.rules.skips_bad and not self.rules.wide
             if is_put_aside and (line_end := _next_line_end(descriptor, stop, found.st_size)):
                 return line_end  # by the reader
             raise SourceError(
-                f"{self.root / name}: the line at byte {position} is longer than {most_bytes} bytes;"
+                f"{self.root / name}: the line at byte {position} is longer than {max_bytes} bytes;"
                 " allowed: lines up to source.max.bytes.per.batch"
             )
         return end
@@ -336,9 +336,9 @@ class Planner:
         start = max(position, found.st_size - _CHUNK_BYTES)
         try:
             with open_below(self.root, name) as file:
-                if self.rules.quote is not None or self.rules.wide or found.st_size - position >= self.most_bytes:
+                if self.rules.quote is not None or self.rules.wide or found.st_size - position >= self.max_bytes:
                     opened = os.fstat(file.fileno())
-                    return self._end(file.fileno(), name, position, self.most_bytes, opened) == position
+                    return self._end(file.fileno(), name, position, self.max_bytes, opened) == position
                 return b"\n" not in os.pread(file.fileno(), found.st_size - start, start)
         except OSError:
             return False

@@ -159,12 +159,12 @@ class ClassicModel(ClassicState):
                 self.arm(("session", who), member.session_ms)
             member.synced = False
         first, self.phase = self.phase == EMPTY, PREPARING
-        delay_ms = min(self.limits.initial_delay_ms, self.longest_ms())
+        delay_ms = min(self.limits.initial_delay_ms, self.max_timeout_ms())
         if first and delay_ms:
-            self.left_ms, self.added = self.longest_ms() - delay_ms, False
+            self.left_ms, self.added = self.max_timeout_ms() - delay_ms, False
             self.arm(REBALANCE, delay_ms)
         elif not self.complete_if_all_joined():
-            self.arm(REBALANCE, self.longest_ms())
+            self.arm(REBALANCE, self.max_timeout_ms())
 
     def complete_if_all_joined(self) -> bool:
         """Returns whether the join phase is complete; the first rebalance waits for its delay."""
@@ -182,7 +182,7 @@ class ClassicModel(ClassicState):
                 self.remove(who)
         joined = [who for who, member in self.members.items() if member.joins]
         if self.members and not joined:
-            self.arm(REBALANCE, self.longest_ms())
+            self.arm(REBALANCE, self.max_timeout_ms())
             return
         self.generation += 1
         if not self.members:
@@ -199,7 +199,7 @@ class ClassicModel(ClassicState):
                 self.sent[who] = self.generation_for(who)
             member.joins = member.new = member.synced = False
             member.former = -1  # a static member that has not joined may not commit what others have now
-        self.arm(REBALANCE, self.longest_ms())
+        self.arm(REBALANCE, self.max_timeout_ms())
 
     # ---- SyncGroup, Heartbeat, LeaveGroup
 
@@ -311,7 +311,7 @@ class ClassicModel(ClassicState):
             member.synced = self.phase == STABLE
             self.arm(("session", who), member.session_ms)
         if self.phase in (PREPARING, COMPLETING):
-            self.arm(REBALANCE, self.longest_ms())
+            self.arm(REBALANCE, self.max_timeout_ms())
 
     # ---- timers
 

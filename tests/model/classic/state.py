@@ -110,7 +110,7 @@ class ClassicState:
         every = [{each.name for each in member.offers} for member in self.members.values()]
         return set.intersection(*every) if every else None
 
-    def longest_ms(self) -> int:
+    def max_timeout_ms(self) -> int:
         """The rebalance timeout of the group."""
         return max((member.timeout_ms for member in self.members.values()), default=0)
 
