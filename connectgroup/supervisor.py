@@ -129,15 +129,15 @@ class Supervisor:
             connectors: created, or updated to this configuration, before the workers start.
             assignors: assignors that the workers list, in order of preference; if empty, the coordinator assigns.
             server_assignor: assignor of the coordinator that the workers request, if ``assignors`` is empty.
-            group_protocol: of the workers, ``connect`` or ``classic``; null for the default of a worker.
-            rebalance_timeout_ms: rebalance timeout of the workers; null for the default of a worker.
+            group_protocol: of the workers, ``connect`` or ``classic``; ``None`` for the default of a worker.
+            rebalance_timeout_ms: rebalance timeout of the workers; ``None`` for the default of a worker.
             restart: whether to restart a worker that died. A worker that requests a restart (SIGUSR2,
                 ``connectgroup workers restart``) is started again in either case, one that was stopped (SIGTERM) or
                 drained in none.
             worker_log: called with the worker's name and a line of its log; the default prints it to standard error.
-            metrics_port: the n-th worker serves its metrics at this port plus n; 0: each at any port; null: no worker.
+            metrics_port: the n-th worker serves its metrics at this port plus n; 0: each at any port; ``None``: none.
             secrets: the secrets that connectors may refer to.
-            allowed_paths: the files and directories that connectors may use; null: the default of a worker.
+            allowed_paths: the files and directories that connectors may use; ``None``: the default of a worker.
             kill_unresponsive: whether to kill a worker that the group has removed and that has not reported for the
                 session timeout.
             one_first: if the group has connectors, start the other workers when the first runs all tasks. For machines

@@ -386,7 +386,7 @@ async def _create(
 
 
 async def _described(admin: Admin, options: argparse.Namespace, name: str) -> DescribedConnector | None:
-    """A connector here, with credentials in its configuration; null if there is none."""
+    """A connector here, with credentials in its configuration; ``None`` if there is none."""
     from ..errors import GroupIdNotFound
 
     try:

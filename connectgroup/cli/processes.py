@@ -191,7 +191,7 @@ def _settings_of_coordinator() -> Iterator[None]:
 
 
 def _coordinator_values(options: argparse.Namespace) -> dict[str, Any]:
-    """The settings of a coordinator, by the names of ``CoordinatorConfig``; null: not given."""
+    """The settings of a coordinator, by the names of ``CoordinatorConfig``; ``None``: not given."""
     from ..log.registry import LOG_FILE
 
     return {

@@ -32,7 +32,7 @@ class Permissions:
 
     Attributes:
         secrets: the secrets that the configuration may refer to.
-        paths: the files that the class may open; null for any.
+        paths: the files that the class may open; ``None`` for any.
     """
 
     secrets: Secrets = NO_SECRETS
@@ -60,7 +60,7 @@ def alter_offsets(
     changes: Sequence[PartitionOffset] | None,
     permissions: Permissions,
 ) -> bool:
-    """Change the committed offsets of a connector, all or none; null resets them. See ``Connector.alter_offsets``.
+    """Change the committed offsets of a connector, all or none; ``None`` resets them. See ``Connector.alter_offsets``.
 
     Returns:
         False if the system that the connector uses may have further offsets, which were not changed.

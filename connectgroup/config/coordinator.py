@@ -56,9 +56,9 @@ class CoordinatorConfig(ProgramSettings):
     Attributes:
         authentication: whether clients must authenticate (SASL). False: any process that reaches the port may do
             everything, which includes running code as the user of the workers.
-        credentials: file of the users, ``name=password`` on each line; null: the file ``credentials`` beside ``data``,
+        credentials: file of the users, ``name=password`` on each line; ``None``: ``credentials`` beside ``data``,
             created with a random password if it does not exist. Without ``data``, a temporary one.
-        tls_cert: PEM file with the certificate chain of the server; null: plain text.
+        tls_cert: PEM file with the certificate chain of the server; ``None``: plain text.
         tls_key: PEM file with its private key.
         tls_ca: PEM file with the authorities of client certificates, which are required then (mutual TLS).
         group_users: names of the users that may use a group, by group, or by a beginning of groups and ``*``. A group
@@ -75,7 +75,7 @@ class CoordinatorConfig(ProgramSettings):
             Coordinators with the same log in PostgreSQL or Kafka share its groups: one serves, the others stand by.
         partitions: over how many partitions of a log in PostgreSQL or Kafka the groups are spread: each has an owner,
             so that several coordinators serve at once. Fixed at the first start of the log, which has 1 by default;
-            null: as many as the log has.
+            ``None``: as many as the log has.
         advertised: the ``host:port`` at which clients and the other coordinators of the log are told to reach this
             one; ``host`` and ``port`` if null.
         assignor: ``group.remote.assignor``: used if members list no assignor, and after failures.
@@ -331,7 +331,7 @@ class ProxyConfig(CoordinatorConfig):
     """Settings of one proxy; those of its coordinator included.
 
     Attributes:
-        credentials: file of the users, ``name=password`` on each line; null: the proxy does not authenticate its
+        credentials: file of the users, ``name=password`` on each line; ``None``: the proxy does not authenticate its
             clients, and forwards SASL to the broker.
         broker: ``host:port`` of a broker of the cluster; several with commas: the first that can be reached lists the
             others.

@@ -49,7 +49,7 @@ class Series:
     Attributes:
         first, last: the first and the last interval that is known. Changed by ``_advance``.
         written: the interval in which it was last written; -1: never. Changed by ``Histories``.
-        record: what was written last, or was restored; null: nothing. Changed by ``Histories``.
+        record: what was written last, or was restored; ``None``: nothing. Changed by ``Histories``.
     """
 
     __slots__ = ("_errors", "_lag", "_rows", "first", "last", "record", "written")
@@ -63,7 +63,7 @@ class Series:
 
     @classmethod
     def restored(cls, found: ConnectorHistory, interval: int) -> Series | None:
-        """The series that an earlier coordinator has written; null if it is older than the last hour, or not one.
+        """The series that an earlier coordinator has written; ``None`` if it is older than the last hour, or not one.
 
         Args:
             interval: of the moment.

@@ -281,7 +281,7 @@ class SharedLogMetrics(MetricSource):
         """
         self.labels: Mapping[str, str] = {}
         self._ownerships, self._served = ownerships, served
-        self._found: Sequence[Ownership] | None = None  # changed by _watch; null while the log cannot be read
+        self._found: Sequence[Ownership] | None = None  # changed by _watch; ``None`` while the log cannot be read
         self._watching: asyncio.Task[None] | None = None
 
     def begin(self) -> None:

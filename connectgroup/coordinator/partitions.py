@@ -66,7 +66,7 @@ class PartitionedCoordinator:
         """
         self._log, self._make, self._max_partitions = log, make, max_partitions
         self.parts = [self._part(log, "the log")]
-        # Called when a term ends, with a function that says whether a group is of its partition; null: all groups are.
+        # Called when a term ends, with a function: whether a group is of its partition; ``None``: all groups are.
         self.on_term_end: Callable[[Callable[[str], bool] | None], None] = lambda is_of_partition: None
         self._balancing: asyncio.Task[None] | None = None
         self._handing_over: asyncio.Task[None] | None = None

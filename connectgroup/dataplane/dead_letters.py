@@ -44,7 +44,7 @@ class DeadLetters(list[DeadLetter]):
 
     Attributes:
         owner: the task.
-        places: the place of each row of the batch; null: unknown.
+        places: the place of each row of the batch; ``None``: unknown.
     """
 
     def __init__(self, owner: Owner, letters: Iterable[DeadLetter] = (), places: pa.ChunkedArray | None = None) -> None:

@@ -104,7 +104,7 @@ class Proxy(Protocol):
         """Commit offsets that the broker has accepted to the group."""
 
     def refuses_commit(self, request: TxnOffsetCommitRequest, connection: Connection) -> Response | None:
-        """The response to a TxnOffsetCommit that the broker must not get; null: it is to get it."""
+        """The response to a TxnOffsetCommit that the broker must not get; ``None``: it is to get it."""
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run a coroutine in the background."""
@@ -123,7 +123,7 @@ class BrokerRelay(asyncio.Protocol):
     def __init__(
         self, proxy: Proxy, broker: Broker, on_writable: Callable[[], None], connection: Connection | None = None
     ) -> None:
-        """``connection``: of the client; null for a further connection to a broker, for the same client."""
+        """``connection``: of the client; ``None`` for a further connection to a broker, for the same client."""
         self._proxy, self._broker, self._on_writable, self._connection = proxy, broker, on_writable, connection
         self._loop = asyncio.get_running_loop()
         self._lives_until = math.inf  # changed by _connect

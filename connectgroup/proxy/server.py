@@ -166,7 +166,7 @@ class _Server(ConfiguredServer):
 
     @property
     def _serving(self) -> Coordinator | None:
-        """The coordinator that serves the groups; null while another proxy does."""
+        """The coordinator that serves the groups; ``None`` while another proxy does."""
         return self._coordinator if isinstance(self._coordinator, Coordinator) else self._coordinator.parts[0].serving
 
     def on_transaction_ended(self) -> None:

@@ -112,7 +112,7 @@ def _size_file(archive: Path) -> Path:
 
 
 def _base(java: Path) -> Path | None:
-    """The archive of Java's own classes on which the other builds; null for the one that belongs to this Java."""
+    """The archive of Java's own classes on which the other builds; ``None`` for the one that belongs to this Java."""
     if (java.parent.parent / "lib" / "server" / "classes.jsa").exists():
         return None
     return _archive(java).with_name("java.jsa")

@@ -77,7 +77,7 @@ def columns_of(schema: str, setting: str) -> Columns:
 
 
 def _type_of(found: object) -> str | None:
-    """Return the column type of a field; null if there is none."""
+    """Return the column type of a field; ``None`` if there is none."""
     if isinstance(found, list):
         others = [each for each in found if each != "null"]
         # A union has no unions in it.

@@ -428,7 +428,7 @@ class JavaTask:
         self._call(self._task.start)
 
     def take(self, wait_ms: int, path: Path) -> Polled | None:
-        """Return what has been polled since the last call, whose rows are in a file; null: nothing.
+        """Return what has been polled since the last call, whose rows are in a file; ``None``: nothing.
 
         Args:
             wait_ms: how long to wait for the first record, in milliseconds.

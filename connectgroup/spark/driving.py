@@ -174,7 +174,7 @@ class ReadingHere(Driving):
     The query that follows begins at the positions that the batches here have committed, under the same claim.
 
     Attributes:
-        followed: the query that reads now; null: this one. Its own thread sets it.
+        followed: the query that reads now; ``None``: this one. Its own thread sets it.
     """
 
     def __init__(

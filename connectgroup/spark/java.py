@@ -42,7 +42,7 @@ def ensure_java(java: Path | None = None) -> Path:
     """Set ``JAVA_HOME`` to a directory whose ``bin/java`` starts this ``java`` for Spark, and return it.
 
     Args:
-        java: null: as found by ``find_java``.
+        java: ``None``: as found by ``find_java``.
 
     Raises:
         ConfigError: there is no such Java; names the one that was found instead.

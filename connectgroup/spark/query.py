@@ -67,7 +67,7 @@ def start_query(
 
     Args:
         name: of the query.
-        session: null: there is none yet, and the task starts without (``Source.starts_without_spark``).
+        session: ``None``: there is none yet, and the task starts without (``Source.starts_without_spark``).
         interval_ms: interval in milliseconds at which the query looks for new data.
         is_remote: whether the session is one on a Spark Connect server.
     """
@@ -276,7 +276,7 @@ class SparkTask(Task):
         """Return the worker's session, or a new one of this task on the Spark Connect server.
 
         Args:
-            starts_without: whether the task can start without a session: null, while the worker's own Spark starts.
+            starts_without: whether the task can start without a session: ``None``, while the worker's own Spark starts.
         """
         if not remote_address():
             if not session_is_alive() and not starts_without:

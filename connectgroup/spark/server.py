@@ -54,7 +54,7 @@ class SharedSpark:
     Attributes:
         is_ready: whether gateways can be opened. The task that runs Java sets it.
         failure: why Spark could not be started the last time; empty if it could. The same.
-        began_s: when the start under way began, on the event loop's clock; null: none is under way. The same.
+        began_s: when the start under way began, on the event loop's clock; ``None``: none is under way. The same.
     """
 
     def __init__(self, scratch: Path, *, heap: str, log: Callable[[str], None], changed: Callable[[], None]) -> None:

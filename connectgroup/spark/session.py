@@ -76,7 +76,7 @@ class SharedJava:
     """What a worker process knows of the Java that its supervisor runs. Any thread may call it.
 
     Attributes:
-        gateway: its gateway: ``port``, ``secret`` and ``tag``; null: none now. ``receive`` sets it.
+        gateway: its gateway: ``port``, ``secret`` and ``tag``; ``None``: none now. ``receive`` sets it.
         is_used: whether the worker uses it; ``use`` sets it.
         is_closed: whether the worker stops; ``close`` sets it.
     """
@@ -322,7 +322,7 @@ def settings(java_options: Sequence[str] = (), *, scratch: Path | None = None) -
 
     Args:
         java_options: further options of the Java process.
-        scratch: directory for Spark's files; null: the directory for temporary files of this process.
+        scratch: directory for Spark's files; ``None``: the directory for temporary files of this process.
 
     Raises:
         ConfigError: a cluster needs a secret; or Java cannot use the directory.

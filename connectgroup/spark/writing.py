@@ -67,7 +67,7 @@ def write_parts(session: SparkSession, reader: PartReader, ranges: Sequence[Rang
 
 
 def read_here(reader: PartReader, ranges: Sequence[Range], is_stopping: Callable[[], bool]) -> pa.Table | None:
-    """Return the rows of ranges, read in this process; null if the task is to stop meanwhile.
+    """Return the rows of ranges, read in this process; ``None`` if the task is to stop meanwhile.
 
     Raises:
         SourceError: the source cannot be read.

@@ -86,7 +86,7 @@ class DecodeFailure(WireError):
     """A request that cannot be decoded.
 
     Attributes:
-        header: the fields that a response needs; null if the bytes end before them.
+        header: the fields that a response needs; ``None`` if the bytes end before them.
         code: the error code of the response, if there is one (``response_to`` decides).
     """
 
@@ -149,7 +149,7 @@ def encode_header(key: int, version: int, correlation_id: int, client_id: str | 
 
 
 def header_of(data: bytes) -> RequestHeader | None:
-    """The fields of a request that a response needs; null if the bytes end before them."""
+    """The fields of a request that a response needs; ``None`` if the bytes end before them."""
     return RequestHeader(*_ANSWERABLE.unpack_from(data)) if len(data) >= _ANSWERABLE.size else None
 
 
@@ -242,7 +242,7 @@ def decode_response_header(data: bytes, name: str, *, flexible: bool) -> tuple[i
 
 
 def response_to(failure: DecodeFailure) -> Response | None:
-    """The response to a request that cannot be decoded; null if the client could decode none: close the connection."""
+    """The response to a request that cannot be decoded; ``None`` if the client can decode none: disconnect."""
     header = failure.header
     if header is None or (header.api_key != API_VERSIONS and header[:2] not in _TO_ANSWER):
         return None

@@ -73,10 +73,10 @@ class Field:
         default: its value if it is absent.
         ignorable: whether a value other than the default may be omitted in a version that lacks the field.
         choices: the valid numbers and their names, if its class is an ``IntEnum``.
-        max_length: maximum bytes in a string or bytes value (each element, if an array); null for no limit except the
-            frame's.
-        max_elements: maximum elements in one array of this field; null for no limit except the frame's.
-        max_total: maximum elements in all arrays of this field in one message; null for no limit.
+        max_length: maximum bytes in a string or bytes value (each element, if an array); ``None`` for no limit except
+            the frame's.
+        max_elements: maximum elements in one array of this field; ``None`` for no limit except the frame's.
+        max_total: maximum elements in all arrays of this field in one message; ``None`` for no limit.
         true_in: of a field that is not on the wire, the versions in which the decoder sets it to true.
     """
 
@@ -281,7 +281,7 @@ def _true_in(at: str, entry: Mapping[str, Any], versions: range) -> range:
 
 
 def _limit(at: str, entry: Mapping[str, Any], key: str, applies: bool) -> int | None:
-    """One of the limits of a field, or null."""
+    """One of the limits of a field, or ``None``."""
     limit = entry.get(key)
     if limit is not None and (not applies or type(limit) is not int or limit < 1):
         raise AssertionError(f"{at}: {key} is {limit!r}; allowed: 1 or more, on a field that has lengths of that kind")

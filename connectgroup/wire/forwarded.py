@@ -100,7 +100,7 @@ class _Reader:
 
 
 def read_header(data: bytes) -> Header | None:
-    """The start of the header of a request, or null if the bytes end before."""
+    """The start of the header of a request, or ``None`` if the bytes end before."""
     return Header(*_HEADER.unpack_from(data)) if len(data) >= _HEADER.size else None
 
 

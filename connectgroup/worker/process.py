@@ -221,7 +221,7 @@ async def _warm_up(config: WorkerConfig, control: FollowingClient, beside: list[
 
     Args:
         beside: receives the initialization of classes whose tasks start without it (``Connector.starts_cold``), which
-            goes on while the worker joins; null: a replacement, which joins when all is done.
+            goes on while the worker joins; ``None``: a replacement, which joins when all is done.
 
     Raises:
         ConfigError: this worker lacks what a connector of the group needs, such as Spark. As a member it would be

@@ -51,15 +51,15 @@ class WorkerProcess:
         deaths: consecutive deaths, each after a short life.
         rejected: whether the process ended with a configuration error, so that it is not started again.
         left: whether the current process has left the group, and only has to end.
-        reported_s: time of the current process's latest report, by the clock of the event loop; null before the first.
-        replacement: the process that warms up to take over the name; null: none. The supervisor sets it.
+        reported_s: time of the current process's latest report, by the event loop's clock; ``None`` before the first.
+        replacement: the process that warms up to take over the name; ``None``: none. The supervisor sets it.
         ready: set when the process, a replacement, has warmed up.
         released: set when the process has left the group for its replacement.
         on_restart: called when the process reports that a restart was requested.
         wants_spark: whether the process waits for a gateway to the supervisor's Java. The supervisor takes it back.
         on_spark: called when the process wants a gateway; with ``again`` if it gives one back.
         last_error: the last line of the current process's log that names an error, or its last line if none does.
-        metrics_port: port at which the process serves its metrics; 0 for any; null: not at all.
+        metrics_port: port at which the process serves its metrics; 0 for any; ``None``: not at all.
     """
 
     name: str

@@ -199,7 +199,7 @@ def end(draft: ConnectDraft, member_id: str) -> bool:
         draft.bump(f"{member_id} did not return within {delay.delay_ms} ms")
     elif draft.epoch == draft.target_epoch and units - draft.placed():
         # The member has returned, and no assignor has assigned its delayed units since.
-        draft.bump(f"the work of {member_id} has no place")
+        draft.bump(f"the delayed units of {member_id} are not assigned")
     else:
         return False
     return True

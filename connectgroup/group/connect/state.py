@@ -416,7 +416,7 @@ class Stops:
         self._ran.clear()
 
     def downtime_ms(self, epoch: int, unit: Unit) -> int | None:
-        """The downtime of a listed move of a rebalance; null if the unit does not run again, or it is not known."""
+        """The downtime of a listed move of a rebalance; ``None`` if the unit does not run again, or it is not known."""
         return self._downtimes.get(epoch, {}).get(unit)
 
     def not_started(self, epoch: int) -> set[Unit]:

@@ -143,7 +143,7 @@ class Handler(Protocol):
             client_host: the client's network address; informational.
             client_id: the client id in the request header, empty if null; informational.
             principal: the authenticated user of the connection, or the name in its TLS certificate; empty: there is no
-                authentication; null: the caller is a part of the handler's own process that acts for any principal.
+                authentication; ``None``: the caller is a part of the handler's own process that acts for any principal.
 
         Returns:
             The response of the request's own type. A rejected request has a response with an error code.

@@ -50,7 +50,7 @@ class Identity:
         read: number of bytes read, from the start.
         head: digest of the first ``HEAD_BYTES`` of them.
         tail: digest of the last ``TAIL_BYTES`` of them.
-        whole: CRC-32 of all of them; null: not known.
+        whole: CRC-32 of all of them; ``None``: not known.
         packed_from: the slice of the file that this compressed file was made of; empty: not known.
         skip: the decompressed bytes that were read of that file, before it was compressed.
         is_cut: whether it is compressed, and its last line was read without a line feed.

@@ -223,7 +223,7 @@ _MEMBERS: Final = frozenset({"UNKNOWN_MEMBER_ID", "STALE_MEMBER_EPOCH", "ILLEGAL
 
 
 def _token(found: TopicPartition) -> int | None:
-    """The fencing token of the owner that committed an offset; null: another client did."""
+    """The fencing token of the owner that committed an offset; ``None``: another client did."""
     token = _TOKEN.fullmatch(found.metadata or "")
     return None if token is None else int(token[1])
 

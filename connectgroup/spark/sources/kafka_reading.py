@@ -86,7 +86,7 @@ class ReadRecords:
         servers: of the cluster.
         client: settings of librdkafka's consumer.
         columns: of the rows.
-        values: parses the values; null: they are the column ``value``.
+        values: parses the values; ``None``: they are the column ``value``.
     """
 
     servers: str

@@ -120,7 +120,7 @@ def rows_of(
 def values_of(
     settings: ConverterSettings, fields: Columns, metadata: Columns, *, tolerant: bool, timezone: str
 ) -> KafkaValues | None:
-    """Return what parses the values of records with Python code; null: there is nothing to parse. See ``rows_of``."""
+    """Return what parses the values of records with Python code; ``None``: nothing to parse. See ``rows_of``."""
     value_schemas = settings.value_form == "json" and settings.value_converter_schemas_enable
     key_schemas = settings.key_form == "json" and settings.key_converter_schemas_enable
     key_schemas = key_schemas and "key" in {column.name for column in metadata}

@@ -37,7 +37,7 @@ class DamagedFile(OSError):
 
     Attributes:
         reason: in a few words.
-        offset: of the member that is damaged, or of what follows the last one, in the file; null: not known.
+        offset: of the member that is damaged, or of what follows the last one, in the file; ``None``: not known.
         is_truncated: whether the file ends within a member, which may still be written.
         follows: whether all members are complete, and something else follows them.
     """

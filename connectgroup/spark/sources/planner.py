@@ -44,7 +44,7 @@ class FileRules:
         final_newline: ``wait``: a last line without a line feed is not read; ``accept``: it is, ``final_newline_ms``
             after the file was last modified.
         final_newline_ms: in milliseconds.
-        quote: the quote character between which line feeds do not end a record; null: each line feed does.
+        quote: the quote character between which line feeds do not end a record; ``None``: each line feed does.
         wide: the encoding, if its line feed has two or four bytes; empty: it has one byte.
         skips_bad: whether a file that cannot be read is left out, or is an error of the task.
         settle_ms: how long a new file waits after its last change if another file begins with all of it: it may be the
@@ -80,7 +80,7 @@ class Planner:
         max_bytes: upper bound on the bytes of one batch, and on the length of a line. A compressed file may exceed it.
         rules: which files are read, and what becomes of unusual ones.
         positions: the position of each slice when the task started.
-        others: returns the committed positions of all tasks; null: this task is the only one.
+        others: returns the committed positions of all tasks; ``None``: this task is the only one.
         unpacked, incomplete: the versions of compressed files that ``lag`` has unpacked, and of the incomplete ones
             among them. Changed by ``lag``; a source passes them on from one measurement to the next.
         problems: the files that the last call could not read, and why.

@@ -46,7 +46,7 @@ class SlicedSource(Source):
         settings: the settings the source was created with.
         task, tasks: the task's number and the number of tasks.
         claimed: the position of each slice when the task started; set by ``decode``, before the first call of ``plan``.
-        committed: where the positions of all tasks are; set by ``with_committed``; null: this task is the only one.
+        committed: where the positions of all tasks are; set by ``with_committed``; ``None``: this task is the only one.
         is_tolerant: whether a bad row has an error (``tolerant``); only sources that define ``tolerant`` set it.
         has_places: whether rows have their places too; set by ``with_places`` of a tolerant source.
     """

@@ -36,9 +36,9 @@ class Seen:
     """What a table shows of its keys at one moment.
 
     Attributes:
-        lowest, highest: the keys; null: the table has no rows, or only null keys.
+        lowest, highest: the keys; ``None``: the table has no rows, or only null keys.
         has_null: whether a row has no key.
-        next_key: a key such that the database gives no smaller one to a new row; null: not known.
+        next_key: a key such that the database gives no smaller one to a new row; ``None``: not known.
         table: differs if the table was dropped and created again; empty: not known.
         storage: differs if all rows may have been replaced at once; also for other reasons.
     """
@@ -57,11 +57,11 @@ class TableMark:
 
     Attributes:
         table, storage: as in ``Seen``.
-        next_key: as in ``Seen``, at most the position; null: not known.
+        next_key: as in ``Seen``, at most the position; ``None``: not known.
         columns: the names of the columns of the digest.
         row: digest of the last row that was read.
-        lowest, first: the lowest key and the digest of its row; null and empty: not known.
-        deleted: how many rows of the table had been deleted; null: not known.
+        lowest, first: the lowest key and the digest of its row; ``None`` and empty: not known.
+        deleted: how many rows of the table had been deleted; ``None``: not known.
     """
 
     table: str

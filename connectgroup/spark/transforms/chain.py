@@ -53,7 +53,7 @@ def columns_after(chain: Chain, columns: Columns, session: SparkSession | None, 
     """Return the columns after all steps, computed on an empty batch. Structs, arrays and maps keep Spark's type.
 
     Args:
-        session: null: only without steps.
+        session: ``None``: only without steps.
         metadata: the columns of the source that are record metadata; those that the steps add are, too.
 
     Raises:
