@@ -94,7 +94,7 @@ def test_directory_that_others_may_change_is_refused(
     assert [*cache.iterdir()] == []
 
 
-def test_directory_that_nobody_can_create_is_named() -> None:
+def test_directory_that_cannot_be_created_is_named() -> None:
     with pytest.raises(
         ConfigError, match=r"^data: got '/proc/x/y'; allowed: a directory that can be created \(No such"
     ):

@@ -3,7 +3,7 @@
 Each heartbeat starts with a check of the lease, so that a worker that resumes from a pause detects an expired lease
 before it sends a request. Heartbeats continue after it: fenced units run on and must be reported.
 
-With them a worker process says of itself when it started, its memory, and what it logs of its units. An operator sees
+With them a worker process reports when it started, its memory, and what it logs of its units. An operator sees
 the lines with ``connectgroup connectors logs``, also those of a worker that has ended since.
 """
 
@@ -60,7 +60,7 @@ class Heartbeats:
         last_error: why the last heartbeat has failed; empty after one that has succeeded. ``Worker`` sets the error
             with which it ends.
         why_late: why this event loop did not run at a time after the given one (of its clock); empty if it did.
-        process_report: what this process says of itself; ``None`` in a program that embeds the worker.
+        process_report: what this process reports of itself; ``None`` in a program that embeds the worker.
         set_logger_level: sets a logger to a level on request of an operator; see ``Worker.set_logger_levels_by``.
     """
 
@@ -187,7 +187,7 @@ class Heartbeats:
         return replace(request, progress=tuple(self._progress.values())) if self._progress else request
 
     def _with_report(self, request: HeartbeatRequest, now_ms: int) -> HeartbeatRequest:
-        """Add what this process says of itself: lines of its log, and at intervals its memory."""
+        """Add what this process reports of itself: lines of its log, and at intervals its memory."""
         report = self.process_report
         if report is None or request.member_epoch <= JOIN_EPOCH:
             return request

@@ -262,7 +262,7 @@ class Worker:
         self._heartbeats.set_logger_level = function
 
     def set_process_report(self, report: ProcessReport) -> None:
-        """Send with the heartbeats what this process says of itself; for a process that is nothing but a worker."""
+        """Send with the heartbeats what this process reports of itself; for a process that is nothing but a worker."""
         self._heartbeats.process_report = report
 
     def prepare_restart_by(self, function: Callable[[], None]) -> None:

@@ -425,7 +425,7 @@ def over_tls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
     yield from attacked(root / "group", *options, tls_ca=root / "cert.pem")
 
 
-def test_half_open_tls_handshakes_harm_nobody(over_tls: Attacked) -> None:
+def test_half_open_tls_handshakes_harm_no_client(over_tls: Attacked) -> None:
     over_tls.attack("half_open_tls")
 
 

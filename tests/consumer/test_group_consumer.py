@@ -457,7 +457,7 @@ async def test_offsets_that_the_program_committed_itself_stay_when_it_fails(new_
 
 
 @pytest.mark.parametrize(("commit", "expected"), [(None, 10), (True, 10), (False, None)])
-async def test_close_commits_what_it_is_told_to(new_group: NewGroup, commit: bool | None, expected: int | None) -> None:
+async def test_close_commits_as_requested(new_group: NewGroup, commit: bool | None, expected: int | None) -> None:
     with new_group("told", partitions=1) as group:
         group.write(10)
         partition = TopicPartition(group.name, 0)

@@ -231,7 +231,7 @@ def test_move_to_a_member_that_has_reported_the_unit_stays_a_move(three: Scene) 
     assert measure(three.group).moves_not_started == 0
 
 
-def test_moves_of_units_that_nobody_reports_are_moves() -> None:
+def test_moves_of_units_without_a_report_are_moves() -> None:
     """A runner need not report states; the downtime of its units would otherwise add up."""
     fixed = FixedAssignor()
     scene = Scene.stable(settings(fixed), epoch=10, connectors={"foo": 0}, members={"m1": foo(-1), "m2": (), "m3": ()})

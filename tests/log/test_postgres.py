@@ -715,7 +715,7 @@ async def test_missing_rights_are_named(database: str) -> None:
             await admin.execute(f"DROP USER {user}")
 
 
-async def test_server_that_is_away_is_told_from_one_that_refuses(postgres: str) -> None:
+async def test_unreachable_server_is_distinguished_from_one_that_refuses(postgres: str) -> None:
     server = postgres.rpartition("/")[0]
     for url in "postgresql://test@127.0.0.1:1/postgres", "postgresql://test@nowhere.invalid/postgres":
         with pytest.raises(LogAway):

@@ -50,7 +50,7 @@ async def test_first_connector_creates_the_group_if_there_is_none(api: Api) -> N
     ("method", "path", "body"),
     [("POST", "/connectors", {"name": "c", "config": IDLE}), ("PUT", "/connectors/c/config", IDLE)],
 )
-async def test_connector_does_not_create_a_second_group_unless_told_to(method: str, path: str, body: Any) -> None:
+async def test_connector_does_not_create_a_second_group_unless_requested(method: str, path: str, body: Any) -> None:
     async with serving() as coordinator:
         async with rest_server(coordinator, group="first") as first:
             await first(method, path, 201, body)

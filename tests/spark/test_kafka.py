@@ -535,7 +535,7 @@ def _read_scripted(monkeypatch: pytest.MonkeyPatch, answers: list[list[Message]]
 
 
 @pytest.mark.parametrize("code", [KafkaError.UNKNOWN, KafkaError.NETWORK_EXCEPTION, KafkaError.INCONSISTENT_TOPIC_ID])
-def test_error_after_which_the_client_fetches_again_ends_nothing_but_is_told(
+def test_error_after_which_the_client_fetches_again_ends_nothing_but_is_reported(
     monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     answers = [[_message(0), _message(error=KafkaError(code, "it broke"))], [], [_message(1)]]

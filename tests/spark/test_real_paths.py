@@ -146,7 +146,7 @@ def test_links_below_the_directory_are_followed_as_before(root: Path) -> None:
             assert file.read() == b'{"plain": 1}\n'
 
 
-def test_pipe_in_place_of_a_file_blocks_nobody(root: Path) -> None:
+def test_pipe_in_place_of_a_file_blocks_no_task(root: Path) -> None:
     (root / "a").unlink()
     os.mkfifo(root / "a")
     with pytest.raises(OSError, match="not a regular file"):

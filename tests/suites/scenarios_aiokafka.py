@@ -119,7 +119,7 @@ async def test_auto_commit_when_a_member_stops(new_group: NewGroup) -> None:
             assert await read(one, 5) == [(0, offset) for offset in range(20, 25)]
 
 
-async def test_listener_is_told_of_each_rebalance(new_group: NewGroup) -> None:
+async def test_listener_is_called_at_each_rebalance(new_group: NewGroup) -> None:
     class Listener(aiokafka.ConsumerRebalanceListener):  # type: ignore[misc]
         def __init__(self) -> None:
             self.told: list[tuple[str, int]] = []

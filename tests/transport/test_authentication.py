@@ -136,7 +136,7 @@ async def test_wrong_password_is_rejected_and_not_shown(tmp_path: Path) -> None:
             await describe(server, Access(credentials=Credentials("nobody", "wrong-word")))
 
 
-async def test_client_without_credentials_is_told_which_argument_is_missing(
+async def test_client_without_credentials_learns_which_argument_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with serving(tmp_path) as server:
@@ -322,7 +322,7 @@ async def test_invalid_login_ends_the_connection(tmp_path: Path, requests: list[
         assert await raw.is_closed()
 
 
-async def test_connections_of_strangers_lock_nobody_out(tmp_path: Path) -> None:
+async def test_unauthenticated_connections_lock_no_client_out(tmp_path: Path) -> None:
     async with serving(tmp_path, max_connections=10) as server:
         strangers = [await Raw.to(server) for _ in range(300)]
         assert isinstance(await describe(server), DescribeResponse)

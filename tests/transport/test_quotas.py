@@ -78,22 +78,22 @@ def users(tmp_path: Path) -> Path:
     ],
     ids=lambda request: type(request).__name__,
 )
-async def test_client_above_its_quota_is_told_and_its_connection_muted(request_: Any, tmp_path: Path) -> None:
+async def test_connection_above_its_quota_is_muted_for_the_throttle_time(request_: Any, tmp_path: Path) -> None:
     """The next request of the connection is begun after the time in the response."""
     loop = asyncio.get_running_loop()
     async with serving(tmp_path, credentials=users(tmp_path), requests_per_second_per_principal=1) as server:
         busy, calm = client_of(server, "busy"), client_of(server, "calm")
 
         try:
-            told, begins_at = 0, 0.0
-            while told < 3:
+            throttled, begins_at = 0, 0.0
+            while throttled < 3:
                 sent = loop.time()
                 response: Any = await busy.call(request_, timeout_s=60)
                 # Two milliseconds: the time in the response is rounded up, and a timer of the loop down.
                 assert loop.time() >= begins_at - 0.002
                 assert response.throttle_time_ms <= MAX_THROTTLE_S * 1000 + 1
                 begins_at = sent + response.throttle_time_ms / 1000
-                told += response.throttle_time_ms > 0
+                throttled += response.throttle_time_ms > 0
             other: Any = await calm.call(request_, timeout_s=20)
             assert other.throttle_time_ms == 0, "the quota is one of each principal"
         finally:

@@ -52,7 +52,7 @@ def joined() -> Driver:
     return group
 
 
-def test_chosen_member_computes_and_every_member_is_told() -> None:
+def test_chosen_member_computes_and_every_member_gets_its_assignment() -> None:
     group = joined()
     asked = group.send(beat("a", 1))
     assert (asked.error_code, asked.member_epoch) == (ComputeAssignment.code, 1)
