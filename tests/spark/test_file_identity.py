@@ -145,6 +145,29 @@ def test_other_tasks_are_asked_only_for_files_that_may_have_been_renamed(tmp_pat
     assert reader.lookups == 2
 
 
+def test_file_renamed_before_the_task_of_its_new_name_has_seen_the_former_one_is_read_once(tmp_path: Path) -> None:
+    """A program that gives a file its name when it is complete, and another task has read it meanwhile."""
+    store: dict[str, int] = {}
+    before = [name for n in range(60) if is_slice_of(name := f"{n}.writing", 0, 2)]
+    after = [name for n in range(60) if is_slice_of(name := f"{n}.csv", 1, 2)]
+    tasks = [Reader(tmp_path, store, task=task, tasks=2) for task in range(2)]
+    append(tmp_path / "first", "first\n")
+    assert sorted(task.read() for task in tasks) == ["", "first\n"]
+    for number in range(4):
+        append(tmp_path / before[number], f"{number}\n")
+        os.utime(tmp_path / before[number], (1, 1))
+        assert tasks[0].read() == f"{number}\n"
+        (tmp_path / before[number]).rename(tmp_path / after[number])
+        assert [task.read() for task in reversed(tasks)] == ["", ""]
+        append(tmp_path / after[number], "more\n")
+        assert [task.read() for task in reversed(tasks)] == ["", "more\n"]
+    lookups = tasks[1].lookups
+    append(tmp_path / ".new", "new\n")
+    (tmp_path / ".new").rename(tmp_path / after[9])
+    assert [task.read() for task in tasks] == ["", "new\n"]
+    assert tasks[1].lookups <= lookups + 1
+
+
 @pytest.mark.parametrize("same_size", [False, True])
 def test_file_rewritten_in_place_is_an_error_that_says_so(tmp_path: Path, same_size: bool) -> None:
     store: dict[str, int] = {}
@@ -364,6 +387,21 @@ def test_copy_stays_the_log_that_was_truncated_when_the_settle_window_has_ended(
     append(tmp_path / "app.log", "last\n")
     assert [reader.read() for _ in range(3)] == ["last\n", "", ""]
     assert reader.planner.lag(reader.at).files == 0
+
+
+def test_copy_beside_other_new_files_is_read_once_by_several_tasks(tmp_path: Path) -> None:
+    """The log is of one task; the copy, and a file that is new as well, of another one."""
+    theirs = next(name for n in range(60) if is_slice_of(name := f"app{n}.log", 0, 2))
+    copies = [name for n in range(60) if is_slice_of(name := f"{theirs}.{n}", 1, 2)]
+    store: dict[str, int] = {}
+    append(tmp_path / theirs, LINES)
+    tasks = [Reader(tmp_path, store, task=task, tasks=2, settle_ms=SETTLE) for task in range(2)]
+    assert [task.read() for task in tasks] == [LINES, ""]
+    shutil.copy(tmp_path / theirs, tmp_path / copies[1])
+    (tmp_path / theirs).write_text("new\n")
+    append(tmp_path / copies[0], "other\n")
+    assert [task.read() for task in tasks] == ["new\n", "other\n"]
+    assert [task.read() for task in tasks] == ["", ""]
 
 
 @pytest.mark.parametrize("restarts", [False, True])

@@ -102,6 +102,7 @@ class Catalog:
         self._maybe_packed: set[str] = set()
         self._packed: set[str] = set()
         self._theirs: dict[str, int] = {}
+        self._own: dict[str, int] = {}
         self._their_index: Index | None = None
         self._own_index: Index | None = None
         settle_ms = settle_ms if mode == "content" else 0
@@ -158,7 +159,12 @@ class Catalog:
     def belongs_to_another(self, file: str) -> bool:
         """Whether another task has read a file under the name it had before."""
         found = self.stats.get(file)
-        if self._others is None or found is None or file not in self._suspected or self._mode == "name":
+        if self._others is None or found is None or self._mode == "name":
+            return False
+        # A rename is no change of the content. This task may not have seen the former name: another one was faster.
+        if found.st_ctime_ns > found.st_mtime_ns and self._own.get(file) != found.st_ino:
+            self._suspected.add(file)
+        if file not in self._suspected:
             return False
         if self._theirs.get(file) == found.st_ino:
             return True
@@ -180,6 +186,7 @@ class Catalog:
                 self._theirs[file] = found.st_ino
                 return True
         self._suspected.discard(file)
+        self._own[file] = found.st_ino
         return False
 
     def may_be_copy(self, file: str) -> bool:
@@ -196,8 +203,10 @@ class Catalog:
             self._maybe_packed.add(file)
             return True
         if self._others is not None and file not in self._suspected and self._copies.has_changed_start():
-            self._suspected.add(file)
-            self._maybe_packed.add(file)
+            # Each new file, as the next one is told of no change.
+            new = self._inodes.keys() - set(self._file_of.values()) | {file}
+            self._suspected |= new
+            self._maybe_packed |= new
         if self._own_index is None:
             self._own_index = Index(self._identities.items())
 
@@ -264,7 +273,7 @@ class Catalog:
         """Note the new names of which another task may have read the file: to ask the sink for each would be slow.
 
         Those whose inode has been seen before; and all, if a name has vanished or has another file: that one may have
-        been moved from another disk.
+        been moved from another disk. ``belongs_to_another`` adds those that were renamed before they were seen.
         """
         is_new = {name: inode for name, inode in inodes.items() if self._inodes.get(name) != inode}
         has_moved = not self._inodes or any(inodes.get(name) != inode for name, inode in self._inodes.items())
