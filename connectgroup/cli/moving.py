@@ -12,10 +12,12 @@ import asyncio
 import base64
 import http.client
 import json
+import ssl
 import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
@@ -51,9 +53,6 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         return None
 
 
-_OPENER: Final = urllib.request.build_opener(_NoRedirects)
-
-
 class KafkaConnect:
     """The REST API of a worker of Kafka Connect. The methods return what it returns."""
 
@@ -69,6 +68,7 @@ class KafkaConnect:
             raise ConfigError("URL", shown, "the address of Kafka Connect's REST API, such as http://connect:8083")
         user, at, host = parts.netloc.rpartition("@")
         self.url = urlunsplit((parts.scheme, host, parts.path.rstrip("/"), "", ""))
+        self._opener = urllib.request.build_opener(_NoRedirects)
         self._headers = {"Content-Type": "application/json", "Accept": "application/json"}
         if at:
             login = base64.b64encode(unquote(user).encode()).decode()
@@ -85,9 +85,14 @@ class KafkaConnect:
         give_up_s = asyncio.get_running_loop().time() + REQUEST_S
         while True:
             status, text = await off_loop("Kafka Connect", lambda: self._send(method, path, body))
-            if status != 409 or asyncio.get_running_loop().time() > give_up_s or "rebalanc" not in text:
+            # While a configuration is being read, too. Other conflicts, such as a name that exists, stay.
+            is_busy = status == 409 and ("rebalanc" in text or "momentarily" in text)
+            if not is_busy or asyncio.get_running_loop().time() > give_up_s:
                 break
             await asyncio.sleep(POLL_S)
+        if status in (401, 403):
+            allowed = f"{urlsplit(self.url).scheme}://USER:PASSWORD@HOST of a user who may"
+            raise ConnectGroupError(f"Kafka Connect at {self.url}: {method} {path}: {status}; allowed: {allowed}")
         try:
             found = json.loads(text) if text else None
         except (ValueError, RecursionError):
@@ -103,14 +108,17 @@ class KafkaConnect:
         request = urllib.request.Request(self.url + path, data, self._headers, method=method)
         try:
             try:
-                with _OPENER.open(request, timeout=REQUEST_S) as response:
+                with self._opener.open(request, timeout=REQUEST_S) as response:
                     return response.status, response.read(MAX_BYTES).decode()
             except urllib.error.HTTPError as error:
                 with error:
                     return error.code, error.read(MAX_BYTES).decode(errors="replace")
         except (OSError, ValueError, http.client.HTTPException) as error:
             reason = printable(str(getattr(error, "reason", error)).strip() or type(error).__name__, limit=300)
-            raise TransportError(f"Kafka Connect at {self.url}: {reason}; allowed: a worker that answers") from error
+            allowed = "a worker that answers"
+            if isinstance(getattr(error, "reason", error), ssl.SSLCertVerificationError):
+                allowed = "a certificate for this host, of an authority that the system or a file in SSL_CERT_FILE has"
+            raise TransportError(f"Kafka Connect at {self.url}: {reason}; allowed: {allowed}") from error
 
     async def originals(self, only: Sequence[str]) -> list[Original]:
         """The connectors with their configurations, states and offsets, by name.
@@ -286,10 +294,26 @@ async def _import(
         return f"is {', '.join(dict.fromkeys(states))} here already, and the original is STOPPED"
     if not options.stop_originals or before.state == "STOPPED":
         return await _take_over(admin, options, connect, move, choices)
+    made: list[str] = []
+    may_be_stopped = False
     try:
+        # Created first: what is refused here is known before the original stops.
+        for each, config in move.configs.items():
+            if await _described(admin, options, each) is None:
+                await admin.add_connector(options.group, each, dict(config), state=TargetState.STOPPED)
+                made.append(each)
+        may_be_stopped = True
         await connect.stop(name)
         return await _take_over(admin, options, connect, move, choices)
     except ConnectGroupError as error:
+        with suppress(ConnectGroupError):
+            for each in made:
+                ours = await _described(admin, options, each)
+                if ours is not None and _is_stopped(ours):
+                    # Without its offsets it would read everything again when it is resumed.
+                    await admin.delete_connector(options.group, each)
+        if not may_be_stopped:
+            raise
         back = f"curl -X PUT {connect.url}{_path(name, 'resume')}"
         raise InvalidRequest(f"{error}; the original was stopped and runs again with: {back}") from error
 

@@ -17,7 +17,7 @@ from ..connector import PartitionOffset
 from ..dataplane.java_plugins import artifact_of, find_java_class, java_classes
 from ..errors import ConfigError, ConnectGroupError
 from ..masking import HIDDEN
-from ..protocol.units import printable
+from ..protocol.units import name_violation, printable
 from .connector_validation import validate
 from .translation import translate
 
@@ -85,6 +85,9 @@ def decide(
         native: whether a pipeline is preferred where the Java class could run.
         more: settings of each connector here, which replace those of the original.
     """
+    if (allowed := name_violation(original.name)) is not None:
+        why = f"name: got {printable(original.name)!r}; allowed: {allowed}"
+        return Relocation(original=original, result="cannot", why=why, configs={})
     if any(HIDDEN in value for value in original.config.values()):
         return Relocation(original=original, result="cannot", why="its configuration has masked values", configs={})
     if original.offsets_error:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import ssl
 import threading
 import zipfile
 from collections.abc import AsyncIterator, Iterator
@@ -20,6 +21,7 @@ from connectgroup.config.moving import OffsetsDiffer, Original, Relocation, deci
 from connectgroup.connector import PartitionOffset
 from connectgroup.dataplane.java_plugins import PLUGIN_PATH
 
+from ..certificates import create_certificates
 from .live import GROUP, Done, LiveGroup, command, live_group
 
 STRING: Final = {"value.converter": "org.apache.kafka.connect.storage.StringConverter"}
@@ -27,7 +29,8 @@ STRING: Final = {"value.converter": "org.apache.kafka.connect.storage.StringConv
 
 class FakeConnect(ThreadingHTTPServer):
     """Attributes, which tests may change: ``connectors`` has config, type, state, tasks and offsets by name;
-    ``rebalances`` is the number of requests that get a 409; ``requests`` are those that change something."""
+    ``rebalances`` is the number of requests that get a 409; ``status`` is that of all answers, if it is not 0;
+    ``requests`` are those that change something."""
 
     daemon_threads = True
 
@@ -37,6 +40,7 @@ class FakeConnect(ThreadingHTTPServer):
         self.rebalances = 0
         self.is_old = False
         self.redirect = ""
+        self.status = 0
         self.requests: list[str] = []
         self.logins: set[str | None] = set()
 
@@ -68,7 +72,12 @@ class _Handler(BaseHTTPRequestHandler):
         body: Any = json.loads(self.rfile.read(length)) if length else None
         if server.rebalances:
             server.rebalances -= 1
-            return 409, {"message": "Cannot complete request momentarily due to a rebalance"}
+            why = (
+                "a rebalance" if server.rebalances % 2 else "stale configuration (typically a concurrent config change)"
+            )
+            return 409, {"message": f"Cannot complete request momentarily due to {why}"}
+        if server.status:
+            return server.status, {}
         if server.redirect:
             return 302, {}
         if self.command != "GET":
@@ -201,6 +210,29 @@ async def test_connector_whose_offsets_cannot_be_set_is_not_left_here(
     assert (await connectors(group, "list")).lines[1:] == []
 
 
+@pytest.mark.parametrize("name", ["a\nb", "x" * 250, " a"])
+async def test_original_whose_name_is_not_allowed_here_is_not_stopped(
+    connect: FakeConnect, group: LiveGroup, tmp_path: Path, name: str
+) -> None:
+    connect.add(name, sink(tmp_path), [at("t", 0, 7)])
+    done = await connectors(group, "import", "--stop-originals", "--json", "--bootstrap-servers", "k:1", connect.url)
+    (row,) = json.loads(done.out)
+    assert (done.code, row["result"], connect.requests) == (1, "cannot", [])
+    assert row["detail"].startswith("name: got ")
+
+
+async def test_original_that_is_refused_here_is_not_stopped(
+    connect: FakeConnect, group: LiveGroup, tmp_path: Path
+) -> None:
+    """Such as one for whose tasks the group has no room."""
+    connect.add("out", sink(tmp_path), [at("t", 0, 7)])
+    more = ("--set", "tasks.max=99999", "--bootstrap-servers", "kafka:9092")
+    done = await connectors(group, "import", "--stop-originals", *more, connect.url)
+    assert done.lines[-1].startswith("connector out: not imported: ")
+    assert (done.code, connect.requests) == (1, [])
+    assert (await connectors(group, "list")).lines[1:] == []
+
+
 async def test_table_says_what_becomes_of_each_connector_and_why(
     connect: FakeConnect, group: LiveGroup, tmp_path: Path
 ) -> None:
@@ -266,6 +298,10 @@ async def test_errors_of_the_server_are_one_line(connect: FakeConnect, group: Li
     connect.redirect = "http://127.0.0.1:1/connectors"
     assert "GET /connectors?expand=info&expand=status: 302" in (await connectors(group, "import", login)).err
     connect.redirect = ""
+    connect.status = 401
+    denied = await connectors(group, "import", connect.url)
+    assert denied.err.endswith(": 401; allowed: http://USER:PASSWORD@HOST of a user who may\n")
+    connect.status = 0
     connect.add("odd", {}, [], state={"not": "known"})
     del connect.connectors["odd"]["type"]
     odd = await connectors(group, "import", connect.url)
@@ -276,6 +312,23 @@ async def test_errors_of_the_server_are_one_line(connect: FakeConnect, group: Li
     connect.is_old = True
     connect.add("out", sink(tmp_path), [])
     assert "Kafka Connect 2.3 or later" in (await connectors(group, "import", connect.url)).err
+
+
+async def test_tls_needs_a_known_certificate(
+    connect: FakeConnect, group: LiveGroup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_certificates(tmp_path, "server")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "server.pem", tmp_path / "server.key")
+    connect.socket = context.wrap_socket(connect.socket, server_side=True)
+    url = connect.url.replace("http://", "https://")
+    unknown = await connectors(group, "import", "--dry-run", url)
+    assert "CERTIFICATE_VERIFY_FAILED" in unknown.err
+    assert unknown.err.endswith("of an authority that the system or a file in SSL_CERT_FILE has\n")
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "server.pem"))
+    connect.add("out", sink(tmp_path), [at("t", 0, 7)])
+    known = await connectors(group, "import", "--dry-run", "--bootstrap-servers", "k:1", url)
+    assert "out   sink  RUNNING  1" in known.out
 
 
 async def test_java_class_gets_settings_and_a_note_on_converters_of_workers(
