@@ -45,10 +45,17 @@ from .protocol.units import printable
 _MAX_TEXT: Final = 10_000
 """Characters of an error message that are processed; its first line is shown, truncated to 400."""
 
-NO_VALUE: Final = "missing"
+
+class Problem(str):
+    """Passed to ``ConfigError`` instead of a value: what is wrong, if that is not the value that it got."""
+
+    __slots__ = ()
+
+
+NO_VALUE: Final = Problem("missing")
 """Passed to ``ConfigError`` instead of the value of a missing setting."""
 
-UNKNOWN_SETTING: Final = "unknown"
+UNKNOWN_SETTING: Final = Problem("unknown")
 """Passed to ``ConfigError`` instead of the value of an unknown setting."""
 
 MAX_SHOWN: Final = 1_000
@@ -376,15 +383,16 @@ class ConfigError(ConnectGroupError):
 
     Args:
         field: the name of the setting.
-        value: what it got; ``NO_VALUE`` if it is missing, ``UNKNOWN_SETTING`` if there is no such setting.
+        value: what it got; ``NO_VALUE`` if it is missing, ``UNKNOWN_SETTING`` if there is no such setting, another
+            ``Problem`` if its text says more.
         allowed: what is allowed, for the reader of the message; may be empty.
         is_path: whether the value is the path of a file, which is shown even if the setting is named ``credentials``.
     """
 
     def __init__(self, field: str, value: object, allowed: str, *, is_path: bool = False) -> None:
         key = "" if is_path else field.rpartition(": ")[2]
-        if value is NO_VALUE or value is UNKNOWN_SETTING:
-            problem = str(value)
+        if isinstance(value, Problem):
+            problem = printable(str(value))
         else:
             if "/" not in key:
                 # Truncate first: a value of megabytes must not be searched.

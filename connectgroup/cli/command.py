@@ -22,6 +22,9 @@ from .parser import arranged, build_parser
 
 OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
+OUTPUT_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
+"""Errors of a stream that cannot be written, other than a pipe without a reader."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code.
@@ -29,6 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     0: success; 1 to 7: an error (``errors``); 130: interrupted (Ctrl-C); 141: the reader of standard output has closed
     the pipe.
     """
+    if arguments is None:
+        _open_closed_streams()
     parser = build_parser()
     if arguments is None:
         complete(parser)
@@ -38,9 +43,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UsageError as error:
         return report_error(error, OptionNames(parser), as_json="--json" in words, serves=False)
     options.own_process = arguments is None
-    if options.own_process and isinstance(sys.stdout, io.TextIOWrapper):
+    if options.own_process:
+        is_lossy = hasattr(options, "serves")
         # A path may have characters, or bytes, that the terminal's encoding does not have.
-        sys.stdout.reconfigure(errors="backslashreplace")
+        sys.stdout = _output(sys.stdout, is_lossy=is_lossy, errors="backslashreplace")
+        sys.stderr = _output(sys.stderr, is_lossy=is_lossy)
     options.names = OptionNames(parser, options.parser)
     if options.log_format not in FORMATS:
         wrong = ConfigError(FORMAT_VARIABLE, options.log_format, ", ".join(FORMATS))
@@ -64,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             set_plugin_path(tuple(directories))
         loop_factory = _loop_factory(options)
         code = _run(options.run(options), loop_factory)
-        if sys.stdout is not None:  # None if the shell has closed it
+        if sys.stdout is not None:
             sys.stdout.flush()
         return code
     except BrokenPipeError:
@@ -73,11 +80,73 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Otherwise Python would report the error again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141  # the shell's exit code for a process ended by SIGPIPE
+    except OSError as error:
+        if _failed_output() is not error:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        full = ConnectGroupError(f"standard output: cannot be written: {error.strerror}")
+        return report_error(full, options.names, as_json=getattr(options, "json", False), serves=False)
     except ConnectGroupError as error:
         as_json, serves = getattr(options, "json", False), hasattr(options, "serves")
         return report_error(error, options.names, as_json=as_json, serves=serves)
     except KeyboardInterrupt:
         return 130
+
+
+def _open_closed_streams() -> None:
+    """Open the standard streams that the shell has closed (``<&-``) on the null device.
+
+    Otherwise they are ``None``, and the first sockets and pipes get their numbers: what is written to standard output,
+    also by a process that is started, would go there.
+    """
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is None:
+            opened = os.open(os.devnull, os.O_RDWR)  # the lowest free number: this one, if it is still free
+            os.set_inheritable(opened, opened == number)
+            setattr(sys, name, open(opened, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
+
+
+class _Output(io.FileIO):
+    """A standard stream. What cannot be written is dropped, or the error kept.
+
+    Attributes:
+        is_lossy: a full disk for logs must not end what serves a group.
+        error: the last error; changed by ``write``.
+    """
+
+    def __init__(self, number: int, *, is_lossy: bool) -> None:
+        super().__init__(number, "wb", closefd=False)
+        self.is_lossy = is_lossy
+        self.error: OSError | None = None
+
+    def write(self, data: Any, /) -> int | None:  # type: ignore[override]  # None: it would block
+        try:
+            return super().write(data)
+        except OSError as error:
+            self.error = error
+            if self.is_lossy and error.errno in OUTPUT_ERRORS:
+                return memoryview(data).nbytes
+            raise
+
+
+def _output(stream: Any, *, is_lossy: bool, errors: str | None = None) -> Any:
+    """The same stream with ``_Output``; unchanged if it is not one of this process."""
+    if not isinstance(stream, io.TextIOWrapper):
+        return stream
+    stream.flush()
+    return io.TextIOWrapper(
+        io.BufferedWriter(_Output(stream.fileno(), is_lossy=is_lossy)),
+        encoding=stream.encoding,
+        errors=errors or stream.errors,
+        line_buffering=stream.line_buffering or stream.write_through,
+    )
+
+
+def _failed_output() -> OSError | None:
+    """Why standard output could not be written, other than for a pipe without a reader."""
+    raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
+    error = raw.error if isinstance(raw, _Output) else None
+    return error if error is not None and error.errno in OUTPUT_ERRORS else None
 
 
 def _check_current_directory() -> None:

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from ..assign.placement import check_settings
 from ..checks import json_kind, setting_text
-from ..errors import NO_VALUE, ConfigError
+from ..errors import NO_VALUE, ConfigError, Problem
 from ..masking import HIDDEN, NOT_MASKED
 from ..properties import read_properties
 from ..protocol.units import printable
@@ -125,11 +125,18 @@ def read_json(path: Path, *, form: str = '{"offsets": [...]}') -> Any:
     """
     try:
         text = sys.stdin.read() if path == STANDARD_INPUT else path.read_text(encoding="utf-8-sig")
+        if not text.strip():
+            raise ConfigError(str(path), Problem("is empty"), f"JSON: {form}")
         return json.loads(text, object_pairs_hook=_once)
     except OSError as error:
         raise ConfigError("file", path, f"a readable file ({error.strerror or error})", is_path=True) from error
     except (ValueError, RecursionError) as error:
-        raise ConfigError(str(path), error, f"JSON: {form}") from error
+        raise ConfigError(str(path), _not_json(error), f"JSON: {form}") from error
+
+
+def _not_json(error: Exception) -> Problem:
+    is_form = isinstance(error, (json.JSONDecodeError, UnicodeError, RecursionError))
+    return Problem(f"is not JSON: {error}" if is_form else str(error))
 
 
 def settings_from(text: str) -> dict[str, str]:
@@ -142,7 +149,7 @@ def settings_from(text: str) -> dict[str, str]:
     try:
         content = json.loads(text, object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
-        raise ConfigError("configuration", error, f"JSON: {form}") from error
+        raise ConfigError("configuration", _not_json(error), f"JSON: {form}") from error
     if not isinstance(content, dict):
         raise ConfigError("configuration", json_kind(content), form)
     for name, value in content.items():
@@ -162,6 +169,6 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
-            raise ValueError(f"duplicate key {key!r}")
+            raise ValueError(f"has the key {printable(key)!r} twice")
         found[key] = value
     return found

@@ -23,7 +23,7 @@ from connectgroup.cli.command import main
 from connectgroup.client.admin import Admin
 from connectgroup.loggers import LogLines, Repeats
 
-from ..integration.processes import PATIENCE_S, Program, call_command, programs, wait
+from ..integration.processes import PATIENCE_S, Program, call_command, free_ports, programs, wait
 from .connector_files import connector_file, idle_connector_file
 
 GROUP = "sleepers"
@@ -90,6 +90,58 @@ def test_command_works_without_standard_output(address: str, idle: Path) -> None
     arguments = ["sh", "-c", 'exec "$@" >&-', "sh", *put, "--coordinator", address]
     ran = subprocess.run(arguments, stderr=subprocess.PIPE, timeout=PATIENCE_S, check=False)
     assert (ran.returncode, ran.stderr) == (0, b"")
+
+
+def test_command_that_reads_a_closed_standard_input_says_what_it_got(address: str) -> None:
+    """``<&-``: as an empty file."""
+    put = [sys.executable, "-m", "connectgroup", "connectors", "put", "-", "--coordinator", address]
+    ran = subprocess.run(
+        ["sh", "-c", 'exec "$@" <&-', "sh", *put], capture_output=True, timeout=PATIENCE_S, check=False
+    )
+    assert (ran.returncode, ran.stdout) == (2, b"")
+    assert ran.stderr == (
+        b'connectgroup: -: is empty; allowed: JSON: {"name": ..., "config": {...}}; '
+        b"or properties in a file whose name ends in .properties\n"
+    )
+
+
+FULL = Path("/dev/full")
+"""A device that is always full."""
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="/dev/full is Linux's")
+@pytest.mark.parametrize("arguments", [("groups", "list"), ("plugins", "describe", "pipeline"), ("docs", "operations")])
+def test_output_to_a_full_disk_is_an_error_of_one_line(address: str, arguments: tuple[str, ...]) -> None:
+    environment = {**os.environ, "CONNECTGROUP_COORDINATOR": address}
+    with FULL.open("wb") as full:
+        command = [sys.executable, "-m", "connectgroup", *arguments]
+        ran = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, timeout=PATIENCE_S, check=False, env=environment
+        )
+    message = b"connectgroup: standard output: cannot be written: No space left on device\n"
+    assert (ran.returncode, ran.stderr) == (2, message)
+
+
+@pytest.mark.parametrize("streams", [f">{FULL} 2>{FULL}", "<&- >&- 2>&-"])
+def test_up_serves_also_if_nothing_that_it_prints_can_be_written(streams: str, tmp_path: Path) -> None:
+    if str(FULL) in streams and not FULL.exists():
+        pytest.skip("/dev/full is Linux's")
+    (port,) = free_ports(1)
+    up = [sys.executable, "-m", "connectgroup", "up", "--workers", "1", "--port", str(port)]
+    process = subprocess.Popen(["sh", "-c", f'exec "$@" {streams}', "sh", *up], cwd=tmp_path)
+    try:
+        listing = ("workers", "list", "--json", "--coordinator", f"127.0.0.1:{port}")
+
+        def states() -> list[str]:
+            found = call_command(*listing)
+            return [each["state"] for each in json.loads(found.out)] if found.code == 0 else []
+
+        wait("a worker", lambda: states() == ["STABLE"] or process.poll() is not None, lambda: "")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE_S) == 0
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_broken_pipe_elsewhere_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,11 +89,11 @@ LINES = {
     ),
     "a file that is not JSON": (
         ["connectors", "put", "{tmp}/bad.json", "--coordinator", "{address}"],
-        r"connectgroup: {tmp}/bad.json: got 'Expecting .*'; allowed: JSON: .*",
+        r"connectgroup: {tmp}/bad.json: is not JSON: Expecting .*; allowed: JSON: .*",
     ),
     "a file with a duplicate key": (
         ["connectors", "put", "{tmp}/twice.json", "--coordinator", "{address}"],
-        r"""connectgroup: {tmp}/twice.json: got "duplicate key 'name'"; allowed: JSON: .*""",
+        r"""connectgroup: {tmp}/twice.json: has the key 'name' twice; allowed: JSON: .*""",
     ),
     "a file of another shape": (
         ["up", "--connector", "{tmp}/shape.json", "--data", "{tmp}/up", "--port", "0"],

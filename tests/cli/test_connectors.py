@@ -174,7 +174,7 @@ async def test_offsets_are_shown_altered_from_a_file_and_reset(command: Command,
     [
         ("{}", "Partitions / offsets need to be provided"),
         ("[]", "offsets.json: body: got 'an array'; allowed: an object"),
-        ('{"offsets": [], "offsets": []}', "duplicate key 'offsets'"),
+        ('{"offsets": [], "offsets": []}', "has the key 'offsets' twice"),
         ("no json", "allowed: JSON"),
     ],
 )
@@ -633,7 +633,7 @@ async def test_edit_opens_a_file_with_errors_again_and_says_what_is_wrong(
     assert first.startswith("# connector naps: ")
     assert '"password": "[hidden]"' in first
     assert "secret" not in first
-    assert "# configuration: got " in second
+    assert "# configuration: is not JSON: " in second
     assert second.endswith("no json\n"), "what was typed is not lost"
     assert "tasks.max" in third.partition("{")[0]
     assert "tasks.max" in done.err
