@@ -22,9 +22,9 @@ from ..protocol.units import printable, shown
 from ..transport.audit import AuditLog
 from ..transport.group_access import Authorization
 from ..transport.quotas import RequestQuotas
-from .errors import status_of
+from .errors import error_response, status_of
 from .events import Feeds
-from .guard import Guard, error_response
+from .guard import Guard
 from .operations import Operation, document
 from .routes import connectors, groups, loggers, metrics, page, plugins, root
 

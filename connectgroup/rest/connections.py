@@ -30,7 +30,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from ..transport.acceptor import Handshake
 from ..transport.access import Certificate
 from ..transport.limits import MAX_REFUSED, REFUSED_DESCRIPTORS, Complaints, descriptor_of, max_descriptor
-from .guard import error_response
+from .errors import error_response
 
 logger = logging.getLogger(__name__)
 

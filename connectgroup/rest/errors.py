@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
+
+from starlette.responses import JSONResponse
 
 from ..errors import (
     ConfigError,
@@ -61,3 +64,11 @@ def status_of(error: ConnectGroupError) -> int:
     if isinstance(error, RestError):
         return error.status
     return next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
+
+
+def error_response(status: int, message: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    """An error body as Kafka Connect's; 429 and 503 say when to retry."""
+    headers = dict(headers or {})
+    if status in (429, 503):
+        headers["Retry-After"] = "1"
+    return JSONResponse({"error_code": status, "message": message}, status, headers)

@@ -24,6 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ..protocol.units import printable
 from ..transport.audit import AuditLog
 from ..transport.quotas import RequestQuotas
+from .errors import error_response
 
 logger = logging.getLogger(__name__)
 
@@ -32,14 +33,6 @@ _MAX_AUTHORITY: Final = 300
 
 MAX_HEADER_BYTES: Final = 16 * 1024
 LOOPBACK_NAMES: Final = frozenset(("localhost", "127.0.0.1", "::1"))
-
-
-def error_response(status: int, message: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    """An error body as Kafka Connect's; 429 and 503 say when to retry."""
-    headers = dict(headers or {})
-    if status in (429, 503):
-        headers["Retry-After"] = "1"
-    return JSONResponse({"error_code": status, "message": message}, status, headers)
 
 
 class Guard:
