@@ -552,6 +552,29 @@ SQLITE_VALUES: dict[str, tuple[str, str, list[Any], list[Any]]] = {
 }
 
 
+@pytest.mark.parametrize(
+    ("declared", "is_invented"),
+    [
+        ("id INTEGER PRIMARY KEY, name TEXT", True),
+        ("ID integer, name TEXT, PRIMARY KEY(id)", True),
+        ("id INT PRIMARY KEY, name TEXT", False),
+        ("id INTEGER, name TEXT, PRIMARY KEY(id, name)", False),
+        ("id INTEGER, name TEXT", False),
+    ],
+)
+def test_null_for_which_sqlite_would_choose_a_number_is_a_dead_letter(
+    tmp_path: Path, declared: str, is_invented: bool
+) -> None:
+    base, columns = Database(str(tmp_path / "o.db")), from_ddl("id INT, name STRING")
+    base.query(f"CREATE TABLE t ({declared})")
+    rows = table_of([{"id": 1, "name": "x"}, {"name": "y"}, {"id": 2, "name": "z"}], columns)
+    found = tolerant(base, base.sink(columns), rows)
+    assert [place for _, place, _, _ in found] == ["place 1"] * is_invented
+    assert all(reason.startswith("id is null, for which SQLite stores a number") for _, _, reason, _ in found)
+    kept = [(1, "x"), (2, "z")]
+    assert base.query("SELECT * FROM t ORDER BY id") == (kept if is_invented else [(None, "y"), *kept])
+
+
 @pytest.mark.parametrize("case", SQLITE_VALUES)
 def test_value_that_the_type_of_a_column_of_sqlite_changes_is_a_dead_letter(tmp_path: Path, case: str) -> None:
     kind, declared, good, bad = SQLITE_VALUES[case]

@@ -71,8 +71,9 @@ class SqliteSettings(TableSinkSettings):
 class SqliteSink(DeadLetterSink):
     """Writes rows to a table of the SQLite file that stores the offsets: inserts, upserts or deletes. A row with NaN,
     which SQLite would make null, or with a value that the type of its column in an existing table would change, such
-    as the text 007 in a column NUMERIC, is an error or, with `errors.tolerance=all`, a dead letter. If a column that
-    is written is altered while a task runs, the next batch is an error, and the task starts again on the new columns.
+    as the text 007 in a column NUMERIC or null in a column INTEGER PRIMARY KEY, is an error or, with
+    `errors.tolerance=all`, a dead letter. SQLite has no negative zero: it is stored as 0. If a column that is written
+    is altered while a task runs, the next batch is an error, and the task starts again on the new columns.
     """
 
     Settings = SqliteSettings
@@ -93,6 +94,8 @@ class SqliteSink(DeadLetterSink):
         self._checked: tuple[tuple[Column, str], ...] = ()
         self._found: dict[str, str] = {}
         self._version: list[tuple[Any, ...]] = []
+        # The column that is the number of the row (INTEGER PRIMARY KEY), if it is written. Set by _look.
+        self._row_number = ""
         self._store = OffsetStore(path, busy_timeout_s=busy_timeout_s, is_real=True)
         try:
             self._make_table()
@@ -123,7 +126,8 @@ class SqliteSink(DeadLetterSink):
     def commit_all(
         self, owner: Owner, ranges: Sequence[Range], rows: pa.Table, dead_letters: Sequence[DeadLetter]
     ) -> bool:
-        bad = _changed(rows, self._checked) | _not_numbers(rows, self._columns) | null_keys(self._settings, rows)
+        bad = _changed(rows, self._checked) | _not_numbers(rows, self._columns) | self._null_numbers(rows)
+        bad |= null_keys(self._settings, rows)
         bad = dict(sorted(bad.items()))
         where = f"{self._store.path}, table {self._settings.table}"
         # Convert before the transaction: while it is open, every other task that writes to this file waits.
@@ -153,6 +157,18 @@ class SqliteSink(DeadLetterSink):
 
     def close(self) -> None:
         self._store.close()
+
+    def _null_numbers(self, rows: pa.Table) -> dict[int, str]:
+        """Return the numbers of the rows for whose null SQLite would store a number that it chooses."""
+        import pyarrow.compute as pc
+
+        if not self._row_number or not rows.column(self._row_number).null_count:
+            return {}
+        reason = (
+            f"{self._row_number} is null, for which SQLite stores a number that it chooses; allowed: a value, or rows"
+            " without this column"
+        )
+        return dict.fromkeys(pc.indices_nonzero(pc.is_null(rows.column(self._row_number))).to_pylist(), reason)
 
     def _write(self, transaction: Transaction, values: list[tuple[Any, ...]], deleted: list[bool | None]) -> None:
         if self._settings.insert_mode == "insert":
@@ -212,12 +228,16 @@ class SqliteSink(DeadLetterSink):
         )
 
     def _look(self, execute: Callable[..., list[tuple[Any, ...]]]) -> dict[str, str]:
-        """Return the affinity of the columns that are written, by their names."""
+        """Return the affinity of the columns that are written, by their names; set ``_row_number``."""
         names, table = {column.name.lower(): column.name for column in self._columns}, sql_name(self._settings.table)
-        is_strict = any(row[5] for row in execute(f"PRAGMA table_list({table})"))
+        tables = execute(f"PRAGMA table_list({table})")
+        is_strict, has_numbers = any(row[5] for row in tables), not any(row[4] for row in tables)
+        info = execute(f"PRAGMA table_info({table})")
+        keys = [(names.get(str(row[1]).lower(), ""), str(row[2]).upper()) for row in info if row[5]]
+        self._row_number = keys[0][0] if has_numbers and [kind for _, kind in keys] == ["INTEGER"] else ""
         return {
             names[name.lower()]: "BLOB" if is_strict and declared.upper() == "ANY" else _affinity(declared)
-            for _, name, declared, *_ in execute(f"PRAGMA table_info({table})")
+            for _, name, declared, *_ in info
             if name.lower() in names
         }
 
