@@ -145,6 +145,26 @@ def test_other_tasks_are_asked_only_for_files_that_may_have_been_renamed(tmp_pat
     assert reader.lookups == 2
 
 
+@pytest.mark.parametrize("identity", ["content", "inode"])
+@pytest.mark.parametrize("more", ["", "more\n"])
+def test_file_renamed_to_the_name_of_another_task_and_written_anew_is_read(
+    tmp_path: Path, identity: str, more: str
+) -> None:
+    store: dict[str, int] = {}
+    theirs, ours = (next(n for n in map(str, range(60)) if is_slice_of(n, task, 2)) for task in range(2))
+    tasks = [Reader(tmp_path, store, task=task, tasks=2, identity=identity) for task in range(2)]
+    append(tmp_path / theirs, LINES)
+    assert [task.read() for task in tasks] == [LINES, ""]
+    (tmp_path / theirs).rename(tmp_path / ours)
+    assert [task.read() for task in tasks] == ["", ""]
+    other = LINES.replace("line 100", "LINE 100") + more
+    (tmp_path / ours).write_text(other)
+    os.utime(tmp_path / ours, (1, 1))
+    assert [task.read() for task in tasks] == ["", other]
+    append(tmp_path / ours, "last\n")
+    assert [task.read() for task in tasks] == ["", "last\n"]
+
+
 def test_file_renamed_before_the_task_of_its_new_name_has_seen_the_former_one_is_read_once(tmp_path: Path) -> None:
     """A program that gives a file its name when it is complete, and another task has read it meanwhile."""
     store: dict[str, int] = {}

@@ -101,7 +101,7 @@ class Catalog:
         self._suspected: set[str] = set()
         self._maybe_packed: set[str] = set()
         self._packed: set[str] = set()
-        self._theirs: dict[str, int] = {}
+        self._theirs: dict[str, tuple[int, Identity]] = {}
         self._own: dict[str, int] = {}
         self._their_index: Index | None = None
         self._own_index: Index | None = None
@@ -166,7 +166,8 @@ class Catalog:
             self._suspected.add(file)
         if file not in self._suspected:
             return False
-        if self._theirs.get(file) == found.st_ino:
+        inode, theirs = self._theirs.get(file, (0, None))
+        if theirs is not None and inode == found.st_ino and theirs.is_in(self._root, file, found):
             return True
         if self._their_index is None:
             self._their_index = Index(self._identities_of_others().items())
@@ -183,7 +184,7 @@ class Catalog:
             except OSError:
                 is_copy = False
             if not is_copy:
-                self._theirs[file] = found.st_ino
+                self._theirs[file] = found.st_ino, identity
                 return True
         self._suspected.discard(file)
         self._own[file] = found.st_ino
