@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field
 
 from ..assign.placement import RESERVED
 from ..connector import Config, LocalPath, Task, TaskContext
-from ..dataplane.java_plugins import java_class_name, require_java_class
+from ..dataplane.java_plugins import CONVERTERS_OF_SINKS, converter_plugin, java_class_name, require_java_class
 from ..dataplane.settings import PluginSettings, setting_names, unknown_setting
 from ..errors import NO_VALUE, ConfigError, PluginError
 from ..plugins import load_sink_class
@@ -131,6 +131,10 @@ class JavaSinkConnector(PipelineConnector):
                 raise ConfigError(
                     setting, NO_VALUE, "the Java class of a converter: workers have none for all connectors"
                 )
+        plugin = require_java_class("connector.class", java_class_name(config.get("connector.class", "")), "sink")
+        for setting in CONVERTERS_OF_SINKS:
+            if config.get(setting):
+                converter_plugin(setting, config[setting], plugin)
         super().__init__(name, sink_pipeline_form({"name": name, **config}))
         self.config = config
 

@@ -53,6 +53,22 @@ _ARTIFACTS: Final = {
     "com.mongodb.kafka.connect.": "org.mongodb.kafka:mongo-kafka-connect",
 }
 """Maven's names of well-known plug-ins, by package."""
+KAFKA_CONVERTERS: Final = (
+    "org.apache.kafka.connect.json.JsonConverter",
+    "org.apache.kafka.connect.storage.SimpleHeaderConverter",
+    "org.apache.kafka.connect.storage.StringConverter",
+    *(
+        f"org.apache.kafka.connect.converters.{kind}Converter"
+        for kind in ("Boolean", "ByteArray", "Double", "Float", "Integer", "Long", "Short")
+    ),
+)
+"""Kafka Connect's own converters: they need no plug-in."""
+_SIMPLE_CONVERTERS: Final = {
+    simple: name
+    for name in KAFKA_CONVERTERS
+    for simple in (name.rpartition(".")[2], name.rpartition(".")[2].removesuffix("Converter"))
+}
+CONVERTERS_OF_SINKS: Final = ("key.converter", "value.converter", "header.converter")
 _INTERFACES: Final = ("org/apache/kafka/connect/source/", "org/apache/kafka/connect/sink/")
 _CLASS_NAME: Final = re.compile(r"[A-Za-z_$][\w$]*(\.[A-Za-z_$][\w$]*)+")
 
@@ -192,6 +208,27 @@ def java_class_name(name: str) -> str:
         and name in (simple := each.name.rpartition(".")[2], simple.removesuffix("Connector"))
     }
     return next(iter(found)) if len(found) == 1 else name
+
+
+def converter_class(name: str) -> str:
+    """The full name of one of Kafka's own converters, given its simple name with or without ``Converter``, as in Kafka
+    Connect; any other text as it is."""
+    return _SIMPLE_CONVERTERS.get(name, name)
+
+
+def converter_plugin(setting: str, name: str, own: JavaPlugin) -> JavaPlugin | None:
+    """Return the plug-in that has a converter of a sink connector: that of the connector, or another one; null for one
+    of Kafka's own.
+
+    Raises:
+        ConfigError: no plug-in has it.
+    """
+    name = converter_class(name)
+    if name in KAFKA_CONVERTERS:
+        return None
+    if own.has(name):
+        return own
+    return require_java_class(setting, name, "header_converter" if setting.startswith("header") else "converter")
 
 
 def require_java_class(setting: str, name: str, kind: JavaKind) -> JavaPlugin:

@@ -85,6 +85,7 @@ import org.apache.kafka.connect.source.TransactionContext;
 import org.apache.kafka.connect.storage.Converter;
 import org.apache.kafka.connect.storage.HeaderConverter;
 import org.apache.kafka.connect.storage.OffsetStorageReader;
+import org.apache.kafka.connect.storage.SimpleHeaderConverter;
 import org.apache.kafka.connect.storage.StringConverter;
 import org.apache.kafka.connect.transforms.Transformation;
 import org.apache.kafka.connect.transforms.predicates.Predicate;
@@ -182,9 +183,13 @@ public class Plugins {
     return run;
   }
 
-  /** isTolerant: a record that cannot be processed is a dead letter. */
-  public SinkRun sink(ClassLoader loader, String config, List transforms, boolean isTolerant) throws Exception {
-    return new SinkRun(loader, Json.texts(config), transforms, isTolerant ? new Letters() : null);
+  /** loaders: of each of the converters, which are names of settings. isTolerant: a record that cannot be processed is
+   * a dead letter. */
+  public SinkRun sink(ClassLoader loader, List converters, List loaders, String config, List transforms,
+      boolean isTolerant) throws Exception {
+    Map loaderOf = new HashMap();
+    for (int i = 0; i < converters.size(); i++) loaderOf.put(converters.get(i), loaders.get(i));
+    return new SinkRun(loader, loaderOf, Json.texts(config), transforms, isTolerant ? new Letters() : null);
   }
 
   public TransformStep transform(ClassLoader loader, String name, String config, ClassLoader predicateLoader,
@@ -1137,25 +1142,26 @@ public class SinkRun implements SinkTaskContext {
   /** Null: errors are not tolerated. */
   private final Letters letters;
 
-  SinkRun(ClassLoader loader, Map config, List transforms, Letters letters) throws Exception {
+  SinkRun(ClassLoader loader, Map loaderOf, Map config, List transforms, Letters letters) throws Exception {
     this.letters = letters;
     this.loader = loader;
     this.config = config;
     this.transforms = transforms;
     Thread.currentThread().setContextClassLoader(loader);
-    keys = converter("key.converter", true);
-    values = converter("value.converter", false);
+    keys = converter("key.converter", true, loaderOf);
+    values = converter("value.converter", false, loaderOf);
     String name = (String) config.get("header.converter");
-    headers = (HeaderConverter) Plugins.make(loader,
+    if (name != null && name.equals("")) name = null;
+    headers = (HeaderConverter) Plugins.make(name == null ? loader : (ClassLoader) loaderOf.get("header.converter"),
         name == null ? "org.apache.kafka.connect.storage.SimpleHeaderConverter" : name, HeaderConverter.class);
     headers.configure(below("header.converter."));
     task = (SinkTask) Plugins.make(loader, (String) config.get("task.class"), SinkTask.class);
   }
 
-  private Converter converter(String setting, boolean isKey) throws Exception {
+  private Converter converter(String setting, boolean isKey, Map loaderOf) throws Exception {
     String name = (String) config.get(setting);
     if (name == null) throw new IllegalArgumentException(setting + ": missing; allowed: a converter of Kafka Connect");
-    Converter made = (Converter) Plugins.make(loader, name, Converter.class);
+    Converter made = (Converter) Plugins.make((ClassLoader) loaderOf.get(setting), name, Converter.class);
     made.configure(below(setting + "."), isKey);
     return made;
   }
@@ -1507,6 +1513,15 @@ class PlainConverter extends JsonConverter {
   }
 }
 
+/** Headers as Kafka Connect writes them by default. */
+class SimpleHeaders extends PlainConverter {
+  private final SimpleHeaderConverter converter = new SimpleHeaderConverter();
+
+  public byte[] fromConnectData(String topic, Schema schema, Object value) {
+    return converter.fromConnectHeader(topic, "", schema, value);
+  }
+}
+
 /** Makes rows of Spark's types of records, and writes them in Arrow's format. */
 class Rows {
   private static final DataType HEADERS = new ArrayType(
@@ -1544,7 +1559,8 @@ class Rows {
   private static Converter converter(Map options, String part) {
     List named = (List) ((Map) options.get("converters")).get(part);
     String name = (String) named.get(0);
-    Converter made = name.equals("StringConverter") ? (Converter) new StringConverter()
+    boolean isSimple = part.equals("header") && (name.equals("") || name.equals("SimpleHeaderConverter"));
+    Converter made = isSimple ? new SimpleHeaders() : name.equals("StringConverter") ? (Converter) new StringConverter()
         : name.equals("JsonConverter") ? new JsonConverter() : new PlainConverter();
     made.configure((Map) named.get(1), part.equals("key"));
     return made;

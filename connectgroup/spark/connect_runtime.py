@@ -21,7 +21,14 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from ..dataplane.errors import SinkError, SourceError
-from ..dataplane.java_plugins import JavaKind, JavaPlugin, require_java_class
+from ..dataplane.java_plugins import (
+    CONVERTERS_OF_SINKS,
+    JavaKind,
+    JavaPlugin,
+    converter_class,
+    converter_plugin,
+    require_java_class,
+)
 from ..errors import ConfigError, PluginError
 from ..masking import HIDDEN, is_credential
 from ..protocol.units import printable
@@ -292,7 +299,8 @@ class JavaConnector:
         if found != kind:
             shown = f"a {found}" if found else "no connector"
             raise ConfigError("connector.class", cls, f"a {kind} connector; this class is {shown}")
-        self._secrets += _secrets(config, json.loads(self._call(self._connector.passwords)))
+        self._passwords = json.loads(self._call(self._connector.passwords))
+        self._secrets += _secrets(config, self._passwords)
         for name, messages in json.loads(self._call(self._connector.validate)):
             raise ConfigError(name, self._shown(config, name), message_of(cls, "; ".join(messages), self._secrets))
         self._call(self._connector.start)
@@ -331,7 +339,7 @@ class JavaConnector:
 
     def _shown(self, config: Mapping[str, str], name: str) -> str:
         value = config.get(name, "")
-        return HIDDEN if value in self._secrets else value
+        return HIDDEN if name in self._passwords or value in self._secrets else value
 
 
 def _quietly(call: Callable[[], object]) -> None:
@@ -506,6 +514,7 @@ class JavaSinkTask:
         """
         self._what = cls = config["connector.class"]
         plugin = require_java_class("connector.class", cls, "sink")
+        converters = {name: converter_class(config[name]) for name in CONVERTERS_OF_SINKS if config.get(name)}
         self._runtime = runtime = _current()
         self._secrets = [value for key, value in config.items() if is_credential(key) and len(value) >= 4]
 
@@ -515,7 +524,12 @@ class JavaSinkTask:
                 connector = runtime.plugins.connector(cls, loader, json.dumps(dict(config)), "[]")
                 self._secrets.extend(_secrets(config, json.loads(connector.passwords())))
             steps = runtime.list_of([_transform(runtime, each, loader, self._secrets) for each in transforms])
-            return runtime.plugins.sink(loader, json.dumps(dict(config)), steps, is_tolerant)
+            others = [converter_plugin(setting, name, plugin) for setting, name in converters.items()]
+            loaders = runtime.list_of([runtime.loader(each) if each else loader for each in others])
+            names = runtime.list_of(list(converters))
+            return runtime.plugins.sink(
+                loader, names, loaders, json.dumps({**config, **converters}), steps, is_tolerant
+            )
 
         self._task = self._call(make)
 

@@ -13,6 +13,8 @@ import java.util.List;
 import java.util.Map;
 import org.apache.kafka.clients.producer.RecordMetadata;
 import org.apache.kafka.common.config.ConfigDef;
+import org.apache.kafka.common.config.ConfigException;
+import org.apache.kafka.common.config.types.Password;
 import org.apache.kafka.connect.connector.Task;
 import org.apache.kafka.connect.data.Decimal;
 import org.apache.kafka.connect.data.Schema;
@@ -130,11 +132,16 @@ public class TestPlugin extends SourceConnector {
         if ("connector stop blocks".equals(config.get("mode"))) Counting.blocked();
     }
 
+    private static void checkLength(String name, Object value) {
+        if (((Password) value).value().length() == 3) throw new ConfigException(name, value, "too short");
+    }
+
     @Override
     public ConfigDef config() {
         return new ConfigDef()
             .define("mode", ConfigDef.Type.STRING, "", ConfigDef.Importance.LOW, "")
             .define("rows", ConfigDef.Type.INT, 10, ConfigDef.Range.atLeast(0), ConfigDef.Importance.LOW, "")
+            .define("pepper", ConfigDef.Type.PASSWORD, "", TestPlugin::checkLength, ConfigDef.Importance.LOW, "")
             .define("pass.word", ConfigDef.Type.PASSWORD, "", ConfigDef.Importance.LOW, "");
     }
 
@@ -262,6 +269,7 @@ public class TestPlugin extends SourceConnector {
         private SourceRecord record(String name, long n) {
             Map<String, Object> offset = Collections.singletonMap("n", n + 1);
             if (mode.equals("texts")) return new SourceRecord(partition(name), offset, "t", null, Schema.STRING_SCHEMA, name, Schema.STRING_SCHEMA, "v" + n);
+            if (mode.equals("no topic")) return new SourceRecord(partition(name), offset, null, 3, Schema.STRING_SCHEMA, name, Schema.STRING_SCHEMA, "v" + n);
             if (mode.equals("odd offsets")) return odd(name, n);
             if (mode.equals("types")) return new SourceRecord(partition(name), offset, "t", null, null, types(), allOf(types(), n));
             SchemaBuilder schema = SchemaBuilder.struct().field("part", Schema.STRING_SCHEMA);
@@ -277,6 +285,7 @@ public class TestPlugin extends SourceConnector {
             else value.put("n", (int) n);
             SourceRecord made = new SourceRecord(partition(name), offset, "t", 0, Schema.STRING_SCHEMA, name, built, value, 1700000000000L + n);
             made.headers().addString("h", "v" + n);
+            if (mode.equals("headers")) made.headers().addBytes("raw", new byte[] {0, -1}).addBoolean("flag", true).addInt("i", 7);
             return made;
         }
 

@@ -12,11 +12,14 @@ import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.config.ConfigDef;
 import org.apache.kafka.connect.connector.Task;
+import org.apache.kafka.connect.data.Schema;
+import org.apache.kafka.connect.data.SchemaAndValue;
 import org.apache.kafka.connect.errors.RetriableException;
 import org.apache.kafka.connect.header.Header;
 import org.apache.kafka.connect.sink.SinkConnector;
 import org.apache.kafka.connect.sink.SinkRecord;
 import org.apache.kafka.connect.sink.SinkTask;
+import org.apache.kafka.connect.storage.StringConverter;
 
 /** A sink that appends what it gets to a file, and misbehaves as its setting "mode" says. */
 public class TestSinkPlugin extends SinkConnector {
@@ -59,6 +62,14 @@ public class TestSinkPlugin extends SinkConnector {
     @Override
     public String version() {
         return "7";
+    }
+
+    /** A converter whose texts are in capitals. */
+    public static class Shouting extends StringConverter {
+        @Override
+        public SchemaAndValue toConnectData(String topic, byte[] value) {
+            return new SchemaAndValue(Schema.OPTIONAL_STRING_SCHEMA, new String(value).toUpperCase());
+        }
     }
 
     public static class Appending extends SinkTask {

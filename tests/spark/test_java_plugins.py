@@ -11,6 +11,7 @@ import sqlite3
 import subprocess
 import sys
 import uuid
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -553,6 +554,17 @@ def test_converters_write_what_they_do_in_kafka_connect(
     assert read_table(tmp_path, "key, value") == [row]
 
 
+@pytest.mark.parametrize("name", ["", "org.apache.kafka.connect.storage.SimpleHeaderConverter"])
+def test_headers_are_those_of_kafka_connect(cluster: Cluster, tmp_path: Path, name: str) -> None:
+    config = counting(tmp_path, mode="headers", rows="1", source_metadata="headers", header_converter=name)
+    run = cluster.start(config)
+    run.wait(lambda: sum(run.rows) == 1)
+    (headers,) = read_table(tmp_path, "headers")
+    assert [(each["key"], each["value"]) for each in json.loads(headers)] == [
+        ("h", "v0"), ("raw", "AP8="), ("flag", "true"), ("i", "7"),
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("settings", "found"),
     [
@@ -631,6 +643,10 @@ def test_transaction_that_is_to_be_committed_and_aborted_fails_the_task(cluster:
             "IllegalStateException: no such city; cause: java.io.IOException: disk [hidden]",
         ),
         ({"mode": "connector refuses"}, "tests.TestPlugin: java.lang.IllegalArgumentException: not with [hidden] (at"),
+        (
+            {"pepper": "abc"},
+            "pepper: got '[hidden]'; allowed: tests.TestPlugin: Invalid value [hidden] for configuration",
+        ),
         ({"connector.class": "com.acme.Nothing"}, "connector.class: got 'com.acme.Nothing'; allowed: "),
         (
             {"connector.class": "org.apache.kafka.connect.file.FileStreamSinkConnector"},
@@ -658,6 +674,41 @@ def test_settings_that_cannot_be_used_are_one_clear_line(
     assert words in str(raised.value)
     assert "\n" not in str(raised.value)
     assert "top-secret" not in str(raised.value)
+
+
+def test_plugin_for_a_later_java_says_which_java_there_is(
+    cluster: Cluster, tmp_path: Path, java_plugin_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "later").mkdir()
+    with (
+        zipfile.ZipFile(java_plugin_path / "test-plugin" / "test-plugin-7.jar") as jar,
+        zipfile.ZipFile(tmp_path / "later" / "plugin.jar", "w") as later,
+    ):
+        for name in jar.namelist():
+            content = jar.read(name)
+            later.writestr(name, content[:6] + b"\0\x63" + content[8:] if name.endswith(".class") else content)
+    monkeypatch.setenv(PLUGIN_PATH, str(tmp_path))
+    with pytest.raises(SourceError) as raised:
+        cluster.connector(counting(tmp_path)).task_configs(1)
+    assert "UnsupportedClassVersionError: tests/TestPlugin has been compiled by a more recent" in str(raised.value)
+    assert re.search(
+        r"; allowed: a plug-in for Java \d+ of this worker, or a later Java in JAVA_HOME$", str(raised.value)
+    )
+
+
+def test_record_without_a_topic_is_an_error_that_says_so(cluster: Cluster, tmp_path: Path, kafka: str) -> None:
+    name = f"bad-{uuid.uuid4().hex[:8]}"
+    config = counting(tmp_path, mode="no topic", sink_bootstrap_servers=kafka, sink_offsets_topic=f"{name}-offsets")
+    for setting in ("sink", "sink.path", "sink.table"):
+        del config[setting]
+    run = cluster.start(config)
+    assert "topic is null; allowed: a topic, or sink.topic for records that have none; row: " in str(run.failure())
+    make_topic(kafka, name, 1)
+    tolerant = cluster.start(config | {"errors.tolerance": "all", "errors.deadletterqueue.name": name}, epoch=2)
+    tolerant.wait(lambda: len(committed(kafka, name)) == 10)
+    letter = json.loads(committed(kafka, name)[3][1] or "")
+    assert letter["place"] == 'source partition {"number":0,"part":"p0"}, offset {"n":4}'
+    assert json.loads(letter["record"])["value"] == "v3"
 
 
 def test_records_go_to_kafka_as_kafka_connect_writes_them(cluster: Cluster, tmp_path: Path, kafka: str) -> None:
@@ -822,6 +873,35 @@ def test_offsets_are_committed_up_to_what_is_durable(
     again = cluster.start(appending(tmp_path, kafka, topic_name), epoch=2)
     again.wait(lambda: sum(again.rows) == 1)
     assert records_in(tmp_path)[5:] == ["0 4 k4 {n=4}"], "put again: at least once"
+
+
+def test_converters_may_be_those_of_another_plugin(
+    cluster: Cluster, tmp_path: Path, kafka: str, topic_name: str
+) -> None:
+    """And Kafka's own have simple names, as in Kafka Connect."""
+    config = appending(tmp_path, kafka, topic_name, file=str(tmp_path / "lines.txt")) | {
+        "connector.class": "FileStreamSink",
+        "key.converter": "StringConverter",
+        "value.converter": "tests.TestSinkPlugin$Shouting",
+        "header.converter": "SimpleHeaderConverter",
+    }
+    produce(kafka, topic_name, [(0, None, "a"), (0, None, "b")])
+    run = cluster.start(config)
+    run.wait(lambda: sum(run.rows) == 2)
+    run.task.stop()
+    assert (tmp_path / "lines.txt").read_text() == "A\nB\n"
+
+
+@pytest.mark.parametrize("setting", ["key.converter", "value.converter", "header.converter"])
+def test_converter_that_no_plugin_has_is_known_before_a_task_starts(
+    cluster: Cluster, tmp_path: Path, setting: str
+) -> None:
+    config = appending(tmp_path, "127.0.0.1:1", "t") | {setting: "io.confluent.connect.avro.AvroConverter"}
+    with pytest.raises(ConnectGroupError) as raised:
+        cluster.connector(config)
+    assert str(raised.value).startswith(
+        f"{setting}: got 'io.confluent.connect.avro.AvroConverter'; allowed: a class in"
+    )
 
 
 def test_offsets_that_a_sink_plugin_has_not_reached_are_not_committed(

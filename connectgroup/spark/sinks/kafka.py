@@ -342,6 +342,8 @@ class KafkaSink(DeadLetterSink):
         for topic, key, value, headers, at in zip(topics, keys, values, found, times, strict=True):
             if topic and "\0" in topic:  # The client raises an error that does not tell of which record.
                 raise SinkError(f"topic is {printable(topic)}; allowed: a name of letters, digits, '.', '_' and '-'")
+            if not (topic or settings.topic):
+                raise SinkError("topic is null; allowed: a topic, or sink.topic for records that have none")
             yield topic or settings.topic, key, value, headers_of(headers) if headers else [], at
 
     def _encoded(self, rows: pa.Table, name: str, form: Form, schemas: bool) -> Iterator[Any]:

@@ -118,6 +118,8 @@ class ConnectSettings(PluginSettings):
             ("value", self.value_converter),
             ("header", self.header_converter),
         ):
+            if part == "header" and converter.rpartition(".")[2] == "SimpleHeaderConverter":
+                continue  # what Kafka Connect has by default, and this source, too
             if converter and converter not in (*_CONVERTERS, *_CONVERTERS.values()):
                 raise ConfigError(f"{part}.converter", converter, _NO_CONVERTER)
         for name, allowed in _BOUNDARIES.items():
