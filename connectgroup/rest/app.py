@@ -26,7 +26,7 @@ from .errors import error_response, status_of
 from .events import Feeds
 from .guard import Guard
 from .operations import Operation, document
-from .routes import connectors, groups, loggers, metrics, page, plugins, root
+from .routes import connectors, groups, loggers, page, plugins, root
 
 VERSION: Final = "4.3.1-connectgroup"
 """The version of Kafka Connect's REST API that the routes follow."""
@@ -37,7 +37,6 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     *plugins.OPERATIONS,
     *loggers.OPERATIONS,
     *groups.OPERATIONS,
-    *metrics.OPERATIONS,
     *page.OPERATIONS,
 )
 """Everything that is served."""
@@ -94,7 +93,7 @@ def create_app(
         context: see ``RestContext``; ``None``: serve only ``/metrics``.
         allowed_hosts, users, readers, requests_per_second: see ``Guard``.
     """
-    operations = metrics.OPERATIONS if context is None else OPERATIONS
+    operations = (root.METRICS,) if context is None else OPERATIONS
     app = Starlette(
         routes=[operation.route() for operation in operations],
         exception_handlers={

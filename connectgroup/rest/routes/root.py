@@ -1,14 +1,16 @@
-"""``GET /``, ``GET /health`` (KIP-1017) and ``GET /openapi.json``."""
+"""The process that serves the API: ``GET /``, ``/health`` (KIP-1017), ``/openapi.json``, and ``/metrics``."""
 
 from __future__ import annotations
 
 from typing import Final
 
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from ...errors import ConnectGroupError, GroupIdNotFound
-from ..access import NOTHING
+from ..access import EVERYTHING, NOTHING
+from ..errors import RestError
 from ..operations import ANY, TEXT, Operation, shape
 
 
@@ -35,8 +37,21 @@ async def openapi(request: Request) -> Response:
     return JSONResponse(request.app.state.document)
 
 
+async def metrics(request: Request) -> Response:
+    """Metrics of the coordinator, the workers and the tasks of this process, for Prometheus."""
+    try:
+        from ..metrics import exposition
+    except ModuleNotFoundError as error:
+        raise RestError(501, f"/metrics requires {error.name}; allowed: pip install 'connectgroup[rest]'") from error
+    # In a thread: the metrics of 100,000 tasks take seconds, during which a coordinator would send no responses.
+    text, content_type = await run_in_threadpool(exposition, request.headers.get("accept", ""))
+    return Response(text, headers={"Content-Type": content_type})
+
+
+METRICS: Final = Operation("GET", "/metrics", metrics, EVERYTHING, response=TEXT, media_type="text/plain")
 OPERATIONS: Final = (
     Operation("GET", "/", server_info, NOTHING, response=shape(version=TEXT, commit=TEXT, kafka_cluster_id=TEXT)),
     Operation("GET", "/openapi.json", openapi, NOTHING, response=ANY),
     Operation("GET", "/health", health, NOTHING, response=shape(status=TEXT, message=TEXT)),
+    METRICS,
 )
