@@ -246,6 +246,15 @@ def _start_in_thread() -> SparkSession:
 
 def _start() -> SparkSession:
     try:
+        return _started()
+    except BaseException:
+        if "pyspark" in sys.modules:
+            _forget_gateway()
+        raise
+
+
+def _started() -> SparkSession:
+    try:
         from pyspark import SparkConf, SparkContext
         from pyspark.java_gateway import launch_gateway
         from pyspark.logger import PySparkLogger
@@ -467,9 +476,6 @@ def _is_alive(session: SparkSession) -> bool:
 
 def _forget(session: SparkSession, timeout_s: float = 30.0) -> None:
     """Stop a session and its Java process, and clear pyspark's references to them, even if Java has already exited."""
-    from pyspark import SparkContext
-    from pyspark.sql import SparkSession
-
     gateway: Any = session.sparkContext._gateway
     if gateway is not None and gateway.proc is None:
         # Other workers use this Java; the supervisor closes the gateway in it.
@@ -481,6 +487,32 @@ def _forget(session: SparkSession, timeout_s: float = 30.0) -> None:
     if gateway is not None and gateway.proc is not None:
         gateway.proc.stdin.close()
         gateway.proc.wait(timeout_s)
+    _clear()
+
+
+def _forget_gateway() -> None:
+    """End the Java process of a start that has failed, and clear pyspark's references to it: it would use it for the
+    next start, also when it has exited."""
+    from pyspark import SparkContext
+
+    gateway: Any = SparkContext._gateway
+    _clear()
+    if gateway is None:
+        return
+    with contextlib.suppress(Exception):
+        if gateway.proc is None:  # other workers use this Java
+            gateway.close()
+            return
+        gateway.proc.kill()
+        gateway.proc.stdin.close()
+        gateway.proc.wait()
+
+
+def _clear() -> None:
+    """Clear pyspark's references to a session and its Java process."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
     with SparkContext._lock:
         SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
     SparkSession._instantiatedSession = SparkSession._activeSession = None

@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import sqlite3
+import subprocess
 import threading
 import time
 from pathlib import Path
@@ -24,7 +25,7 @@ from connectgroup.protocol.units import Unit
 from connectgroup.spark import driving
 from connectgroup.spark.batches import Batches
 from connectgroup.spark.errors import SparkError
-from connectgroup.spark.session import spark_session
+from connectgroup.spark.session import spark_session, stop_session
 from connectgroup.spark.sinks.sqlite import SqliteSink
 from connectgroup.spark.sources.files import FileSource
 from connectgroup.worker.runner import TaskRunner
@@ -432,3 +433,31 @@ def test_task_whose_java_is_suspended_is_stalled_and_starts_again_on_a_new_java(
             await runner.stop(frozenset({unit}))
 
     asyncio.run(run())
+
+
+def test_spark_starts_again_after_its_java_was_killed_while_it_started(
+    table: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pyspark keeps the connection to the first one: each further start would fail with it."""
+    from pyspark import SparkContext
+
+    stop_session()
+    killed = list[subprocess.Popen[bytes]]()
+    initialize = SparkContext._initialize_context
+
+    def kill_once(self: SparkContext, conf: object) -> object:
+        if not killed:
+            killed.append(SparkContext._gateway.proc)  # type: ignore[union-attr]
+            killed[0].kill()
+            killed[0].wait()
+        return initialize(self, conf)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(SparkContext, "_initialize_context", kill_once)
+    with pytest.raises(Exception):  # noqa: B017 (py4j has several for a connection that has ended)
+        spark_session()
+    assert len(killed) == 1
+    table.write("one.csv", range(10))
+    run = table.start(1)
+    run.wait(lambda: table.seen() == [*range(10)])
+    assert spark_session().range(3).count() == 3
+    run.task.stop()
