@@ -450,7 +450,7 @@ def test_spark_starts_again_after_its_java_was_killed_while_it_started(
             killed.append(SparkContext._gateway.proc)  # type: ignore[union-attr]
             killed[0].kill()
             killed[0].wait()
-        return initialize(self, conf)  # type: ignore[arg-type]
+        return initialize(self, conf)
 
     monkeypatch.setattr(SparkContext, "_initialize_context", kill_once)
     with pytest.raises(Exception):  # noqa: B017 (py4j has several for a connection that has ended)
