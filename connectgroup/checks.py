@@ -158,7 +158,8 @@ def parse_address(field: str, text: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
     if "/" in text:
         raise ConfigError(field, text, "host:port, without a scheme and a path")
-    if not colon or not host or not port.isascii() or not port.isdigit() or not 0 < int(port[:6]) <= 65_535:
+    is_one_host = bool(host) and not any(each.isspace() or each == "," for each in host)
+    if not colon or not is_one_host or not port.isascii() or not port.isdigit() or not 0 < int(port[:6]) <= 65_535:
         raise ConfigError(field, text, "host:port, port 1 to 65535")
     return host.strip("[]"), int(port)
 

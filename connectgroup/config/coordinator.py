@@ -50,6 +50,10 @@ _GROUP: Final = GroupSettings()
 """The defaults of the group rules."""
 
 
+_EVERYWHERE: Final = ("", "0.0.0.0", "::")
+"""Hosts that say to listen at all addresses, and name none."""
+
+
 class CoordinatorConfig(ProgramSettings):
     """Settings of one coordinator.
 
@@ -202,7 +206,10 @@ class CoordinatorConfig(ProgramSettings):
         if self.topics_from is not None:
             parse_address("topics_from", self.topics_from)
         if self.advertised is not None:
-            parse_address("advertised", self.advertised)
+            if parse_address("advertised", self.advertised)[0] in _EVERYWHERE:
+                raise ConfigError(
+                    "advertised", self.advertised, "host:port that other machines reach, not all addresses"
+                )
         elif self._listens_everywhere and self.log_url.partition(":")[0] in SHARED:
             allowed = f"host:port at which clients and the other coordinators reach this one; not {self.host or 'all'}"
             raise ConfigError("advertised", NO_VALUE, allowed)
@@ -233,7 +240,7 @@ class CoordinatorConfig(ProgramSettings):
     @property
     def _listens_everywhere(self) -> bool:
         """Whether ``host`` says no address at which others reach this process, and no other setting does."""
-        return self.host in ("", "0.0.0.0", "::")
+        return self.host in _EVERYWHERE
 
     @property
     def may_be_reachable(self) -> bool:
@@ -352,6 +359,8 @@ class ProxyConfig(CoordinatorConfig):
     def _has_a_broker(self) -> ProxyConfig:
         if self.advertised is not None:
             raise ConfigError("advertised", self.advertised, "advertised_host and advertised_port")
+        if self.advertised_host in _EVERYWHERE:
+            raise ConfigError("advertised_host", self.advertised_host, "a host that other machines reach")
         if self.partitions not in (None, 1):
             raise ConfigError("partitions", self.partitions, "1 for the log of a proxy")
         if self.group_users and self.credentials is None:

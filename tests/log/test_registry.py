@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from connectgroup.config.base import checked
-from connectgroup.config.coordinator import CoordinatorConfig
+from connectgroup.config.coordinator import CoordinatorConfig, ProxyConfig
 from connectgroup.errors import ConfigError
 from connectgroup.log.memory import MemoryLog
 from connectgroup.log.registry import log_from_url, sqlite_url
@@ -112,3 +112,17 @@ def test_coordinator_of_a_shared_log_at_all_addresses_needs_one_that_others_reac
     values = {"host": host, "log": "postgresql://db/groups", "authentication": False}
     with pytest.raises(ConfigError, match=r"^advertised: missing; allowed: host:port at which "):
         checked(CoordinatorConfig, values)
+
+
+@pytest.mark.parametrize("advertised", ["0.0.0.0:8474", "[::]:8474", "host a:8474", "a:8474,b:8474"])
+def test_advertised_address_is_that_of_one_machine(advertised: str) -> None:
+    values = {"advertised": advertised, "log": "postgresql://db/groups"}
+    with pytest.raises(ConfigError, match=r"^advertised: got '.*'; allowed: host:port"):
+        checked(CoordinatorConfig, values)
+
+
+def test_advertised_host_of_a_proxy_is_that_of_one_machine() -> None:
+    with pytest.raises(
+        ConfigError, match=r"^advertised_host: got '0\.0\.0\.0'; allowed: a host that other machines reach"
+    ):
+        checked(ProxyConfig, {"broker": "kafka:9092", "advertised_host": "0.0.0.0"})
