@@ -70,10 +70,11 @@ class SqliteSettings(TableSinkSettings):
 
 class SqliteSink(DeadLetterSink):
     """Writes rows to a table of the SQLite file that stores the offsets: inserts, upserts or deletes. A row with NaN,
-    which SQLite would make null, or with a value that the type of its column in an existing table would change, such
-    as the text 007 in a column NUMERIC or null in a column INTEGER PRIMARY KEY, is an error or, with
-    `errors.tolerance=all`, a dead letter. SQLite has no negative zero: it is stored as 0. If a column that is written
-    is altered while a task runs, the next batch is an error, and the task starts again on the new columns.
+    which SQLite would make null, or with a value that the type of its column in an existing table would change, such as
+    the text 007 in a column NUMERIC or null in a column INTEGER PRIMARY KEY, is an error or, with
+    `errors.tolerance=all`, a dead letter. SQLite has no negative zero: it is stored as 0. The ON CONFLICT clauses and
+    the triggers of an existing table apply: a row that they ignore counts as written. If a column that is written is
+    altered while a task runs, the next batch is an error, and the task starts again on the new columns.
     """
 
     Settings = SqliteSettings

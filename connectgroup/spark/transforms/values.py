@@ -37,8 +37,9 @@ class CastSettings(PluginSettings):
 
 class Cast(RowTransform):
     """Casts fields. A value that cannot be cast is an error, never a null; so is a number that the type does not hold,
-    which Kafka Connect's makes another one of. A timestamp is a number of milliseconds, a date one of days; their
-    texts are Spark's (``2024-02-29 12:30:01.5``): TimestampConverter has a format.
+    which Kafka Connect's makes another one of. Whole numbers have no fraction: it is cut off, as there. A timestamp is
+    a number of milliseconds, a date one of days; their texts are Spark's (``2024-02-29 12:30:01.5``):
+    TimestampConverter has a format.
     """
 
     Settings = CastSettings
