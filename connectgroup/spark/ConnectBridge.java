@@ -1195,17 +1195,22 @@ public class SinkRun implements SinkTaskContext {
         if (entry.get(2) != null) current.put(at, new OffsetAndMetadata(((Number) entry.get(2)).longValue()));
       }
       if (!added.isEmpty()) task.open(added);
-      Map wanted = new HashMap(rewinds);
-      rewinds.clear();
-      Iterator moved = wanted.entrySet().iterator();
-      while (moved.hasNext()) {
-        Map.Entry entry = (Map.Entry) moved.next();
-        current.put(entry.getKey(), new OffsetAndMetadata(((Long) entry.getValue()).longValue()));
-      }
-      return offsets(wanted);
+      return rewound();
     } finally {
       leave();
     }
+  }
+
+  /** Where the plug-in has wanted to go on since the last call (context.offset). */
+  public String rewound() {
+    Map wanted = new HashMap(rewinds);
+    rewinds.clear();
+    Iterator moved = wanted.entrySet().iterator();
+    while (moved.hasNext()) {
+      Map.Entry entry = (Map.Entry) moved.next();
+      current.put(entry.getKey(), new OffsetAndMetadata(((Long) entry.getValue()).longValue()));
+    }
+    return offsets(wanted);
   }
 
   /** Hand over the rows of a file: topic, partition, offset, timestamp, key, value, headers. Returns how many. */

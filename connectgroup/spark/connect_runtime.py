@@ -542,6 +542,10 @@ class JavaSinkTask:
         """Hand over the records of a file."""
         self._call(lambda: self._task.put(str(path)))
 
+    def rewound(self) -> dict[str, int]:
+        """Return the offsets at which the plug-in has wanted to go on since ``open`` or the last call."""
+        return _offsets(self._call(self._task.rewound))
+
     def reach(self, ends: Mapping[str, int]) -> None:
         """Say up to which offsets all records have been handed over."""
         text = _offsets_text(ends)

@@ -120,6 +120,7 @@ public class TestSinkPlugin extends SinkConnector {
                 context.timeout(10);
                 throw new RetriableException("busy");
             }
+            if (mode.equals("rewinds later") && puts == 1) context.offset(new TopicPartition(records.iterator().next().topic(), 0), 1L);
             if (refused != null) {
                 note("same " + refused.equals(new ArrayList<>(records)));
                 refused = null;

@@ -923,6 +923,20 @@ def test_sink_task_begins_where_the_plugin_says(cluster: Cluster, tmp_path: Path
     assert records_in(tmp_path) == [f"0 {n} k{n} {{n={n}}}" for n in (2, 3, 4)]
 
 
+def test_records_from_where_the_plugin_goes_on_are_put_again(
+    cluster: Cluster, tmp_path: Path, kafka: str, topic_name: str
+) -> None:
+    """``context.offset`` in ``put``, as plug-ins do whose write has failed: without them records would be lost."""
+    put_records(kafka, topic_name, range(5))
+    run = cluster.start(appending(tmp_path, kafka, topic_name, mode="rewinds later"))
+    assert f"goes on at {{'{topic_name}-0': 1}}; allowed: the task starts again there" in str(run.failure())
+    run.task.stop()
+    assert group_offsets(kafka, topic_name) == [1]
+    again = cluster.start(appending(tmp_path, kafka, topic_name), epoch=2)
+    again.wait(lambda: group_offsets(kafka, topic_name) == [5])
+    assert records_in(tmp_path)[5:] == [f"0 {n} k{n} {{n={n}}}" for n in (1, 2, 3, 4)]
+
+
 def test_partition_without_a_new_record_begins_at_its_end_once(cluster: Cluster, tmp_path: Path, kafka: str) -> None:
     """With ``latest``, also for the next owner of the task: what was there before the connector is not read."""
     name = f"t-{uuid.uuid4().hex[:8]}"

@@ -203,6 +203,12 @@ class ConnectSink(DeadLetterSink):
                 if rows.num_rows:
                     _write_records(rows, self._file)
                     task.put(self._file)
+                if moved := {name: at for name, at in task.rewound().items() if name in self._opened}:
+                    # As in Kafka Connect, the group has these offsets: the plug-in gets the records from there again.
+                    self._store(moved)
+                    raise SinkError(
+                        f"{self._settings.connector_class}: goes on at {moved}; allowed: the task starts again there"
+                    )
                 # Also without a record: partitions that have a position are not taken for new ones.
                 task.reach({each.slice: int(each.end) for each in ranges})
                 self._letters += map(LetterRecord, dead_letters)
