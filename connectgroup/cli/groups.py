@@ -325,9 +325,13 @@ async def recover_log(options: argparse.Namespace) -> int:
         logs = [*shared]
     else:
         logs = [SqliteLog(log_file(options.log), restored=True)]
-    recovered = [group_id for log in logs for group_id in await recover(log, now_ms=wall_clock_ms())]
-    for group_id in sorted(recovered):
-        print(f"group {printable(group_id)}: recovered")
+    recovered: list[str] = []
+    try:
+        for each in logs:
+            recovered += await recover(each, now_ms=wall_clock_ms())
+    finally:  # also of the partitions before one that another coordinator owns
+        for group_id in sorted(recovered):
+            print(f"group {printable(group_id)}: recovered")
     if not recovered:
         print("no group to recover")
     return 0

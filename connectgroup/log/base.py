@@ -171,15 +171,16 @@ def owners_and_standbys(found: Sequence[Ownership]) -> tuple[list[tuple[int, Can
 
     Returns:
         The owner of each partition that has one, with its number; and once each, sorted by address, those that own
-        none, with the largest lag of all partitions. Of several processes at one address, the newest counts.
+        none, with the largest lag of all partitions. Of several processes at one address, the newest counts; one
+        without an address, such as ``groups recover``, is none.
     """
     owners = [(number, ownership.owner) for number, ownership in enumerate(found) if ownership.owner is not None]
-    serving = {owner.address for _, owner in owners}
+    left_out = {"", *(owner.address for _, owner in owners)}
     standbys: dict[str, Candidate] = {}
     for ownership in found:
         newest: dict[str, Candidate] = {}
         for each in ownership.coordinators:
-            if each.address not in serving and (
+            if each.address not in left_out and (
                 each.address not in newest or each.lag_ms < newest[each.address].lag_ms
             ):
                 newest[each.address] = each

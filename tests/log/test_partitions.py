@@ -29,9 +29,11 @@ from connectgroup.coordinator.runtime import Coordinator
 from connectgroup.coordinator.server import CoordinatorServer
 from connectgroup.errors import ConfigError, CoordinatorNotAvailable, GroupIdNotFound, LogError, NotCoordinator
 from connectgroup.group.connect.settings import GroupSettings
+from connectgroup.log import leased
 from connectgroup.log.base import Candidate, Ownership, owners_and_standbys
 from connectgroup.log.leased import LeasedLog
 from connectgroup.log.registry import log_from_url
+from connectgroup.log.rows import RESTORED_EPOCHS
 from connectgroup.protocol.messages.cluster import FindCoordinatorRequest
 from connectgroup.protocol.messages.connectors import UpdateConnectorsRequest
 from connectgroup.protocol.messages.describe import DeleteRequest, DescribeRequest, ListGroupsRequest
@@ -119,7 +121,7 @@ def test_coordinator_that_stands_by_is_described_once_with_its_largest_lag() -> 
 
     owner = Candidate(address="a", epoch=1, since_ms=1)
     found = [
-        Ownership(coordinators=(owner, standby("c", 100), standby("c", 9_000), standby("b", 300))),
+        Ownership(coordinators=(owner, standby("c", 100), standby("c", 9_000), standby("b", 300), standby("", 5))),
         Ownership(coordinators=(standby("a", 200), standby("b", 700), standby("c", 400))),
     ]
     owners, standbys = owners_and_standbys(found)
@@ -502,6 +504,57 @@ async def test_groups_of_all_partitions_are_recovered(
         await cluster.add()
         await cluster.owned(3)
         async with cluster.admin() as admin:
+            assert len(await admin.list_groups()) == len(GROUPS)
+
+
+@pytest.mark.asyncio
+async def test_groups_of_all_partitions_of_a_restored_log_are_recovered_at_the_next_start(
+    database: str, tmp_path: Path, quick: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    import psycopg
+
+    async with cluster_at(database, tmp_path) as cluster:
+        server = await cluster.add(partitions=3)
+        await cluster.owned(3)
+        async with cluster.admin() as admin:
+            for group_id in GROUPS:
+                await put(admin, group_id)
+        await cluster.remove(server)
+        async with await psycopg.AsyncConnection.connect(database, autocommit=True) as other:
+            for table in "owner", "owner_1", "owner_2":
+                await other.execute(f"UPDATE connectgroup.{table} SET server = 'another one'")
+        await cluster.add()
+        await cluster.owned(3)
+        said = [message for message in caplog.messages if message.startswith("the log may lack acknowledged records")]
+        assert len(said) == 3
+        async with cluster.admin() as admin:
+            found = await admin.describe_coordinators()
+            assert all(each.epoch > RESTORED_EPOCHS for each in found.coordinators)
+            assert len(await admin.list_groups()) == len(GROUPS)
+
+
+@pytest.mark.asyncio
+async def test_groups_of_a_partition_that_is_owned_are_not_recovered(
+    database: str,
+    tmp_path: Path,
+    quick: None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(leased, "LEASE_S", 0.2)
+    async with cluster_at(database, tmp_path) as cluster:
+        server = await cluster.add(partitions=2)
+        await cluster.owned(2)
+        async with cluster.admin() as admin:
+            for group_id in GROUPS:
+                await put(admin, group_id)
+            await parts_of(server).parts[0].close()
+            assert await asyncio.to_thread(main, ["groups", "recover", database]) == 2
+            shown = capsys.readouterr()
+            assert f"is owned by the coordinator at {server.address}" in shown.err
+            recovered = sorted(each for each in GROUPS if partition_of(each, 2) == 0)
+            assert shown.out.splitlines() == [f"group {each}: recovered" for each in recovered]
+            parts_of(server).parts[0].take_part()
             assert len(await admin.list_groups()) == len(GROUPS)
 
 
