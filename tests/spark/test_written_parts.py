@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -18,6 +18,7 @@ from connectgroup.dataplane.columns import from_ddl, to_arrow
 from connectgroup.dataplane.errors import OffsetConflict, SinkError, SourceError, TaskFenced
 from connectgroup.dataplane.ownership import Owner, Range, ranges_between
 from connectgroup.dataplane.sink import Part
+from connectgroup.dataplane.source import BatchReader
 from connectgroup.spark.driving import LocalDriving
 from connectgroup.spark.errors import SparkError, root_cause
 from connectgroup.spark.session import spark_session
@@ -171,15 +172,18 @@ def test_batch_that_was_planned_while_the_query_stopped_is_not_read() -> None:
         def cancelJobsWithTag(self, tag: str) -> None:
             stopping.set()
 
-    class Reader:
-        def plan(self, start: dict[str, int]) -> dict[str, int]:
+    class Reader(BatchReader):
+        def plan(self, start: Mapping[str, int]) -> dict[str, int]:
             thread.start()
             assert stopping.wait(30)
             return {"a": 1}
 
+        def read(self, session: Any, ranges: Sequence[Range]) -> Any:
+            raise AssertionError
+
     driving = LocalDriving(
         "c-0@1",
-        cast(Any, Reader()),
+        Reader(),
         {},
         taken.append,
         interval_ms=1,
