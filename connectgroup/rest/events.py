@@ -13,7 +13,7 @@ import json
 import logging
 import secrets
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final
@@ -35,8 +35,10 @@ Rates = Callable[[str], Mapping[str, float]]
 POLL_S: Final = 0.25
 """Interval between two descriptions: at most four events a second."""
 MAX_LOAD: Final = 0.1
-"""At most this share of the time is spent on descriptions: those of large groups are made less often."""
+"""At most this share of the time is spent on descriptions of all groups: those of large groups are made less often."""
 MAX_STREAMS: Final = 64
+MAX_STREAMS_OF_USER: Final = 16
+"""Of one user who has logged in."""
 MAX_STREAM_S: Final = 600.0
 """A stream ends after this time, and the client resumes it: so an account that was removed loses it."""
 MAX_CHANGES: Final = 64
@@ -74,9 +76,24 @@ def event(name: str, data: object, *, event_id: str = "") -> bytes:
 class Feed:
     """The table of one group, kept up to date while it has streams."""
 
-    def __init__(self, admin: Admin, group_id: str, rates: Rates, may: May | None = None) -> None:
-        """Store the arguments; ``may``: see ``page_table``."""
+    def __init__(
+        self,
+        admin: Admin,
+        group_id: str,
+        rates: Rates,
+        may: May | None = None,
+        describing: asyncio.Lock | None = None,
+        count: Callable[[], int] = lambda: 1,
+    ) -> None:
+        """Store the arguments.
+
+        Args:
+            may: see ``page_table``.
+            describing: held during a description; ``None``: there are no other feeds.
+            count: the number of feeds, which share ``MAX_LOAD``.
+        """
         self.streams = 0
+        self._describing, self._count = describing or asyncio.Lock(), count
         self._admin, self._group_id, self._read_rates = admin, group_id, rates
         self._may = may
         self._rates: Mapping[str, float] = {}
@@ -114,14 +131,15 @@ class Feed:
         while not self._closed and (self.streams or loop.time() - used_at < LINGER_S):
             if self.streams:
                 used_at = loop.time()
-            started = loop.time()
-            if started - self._rates_at >= RATES_S:
-                # In a thread: the metrics of thousands of tasks take longer than a heartbeat may wait.
-                self._rates, self._rates_at = await run_in_threadpool(self._read_rates, self._group_id), started
-            with suppress(ConnectGroupError):
-                await self.update()
-            took_s = loop.time() - started
-            await asyncio.sleep(max(POLL_S, took_s / MAX_LOAD))
+            async with self._describing:
+                started = loop.time()
+                if started - self._rates_at >= RATES_S:
+                    # In a thread: the metrics of thousands of tasks take longer than a heartbeat may wait.
+                    self._rates, self._rates_at = await run_in_threadpool(self._read_rates, self._group_id), started
+                with suppress(ConnectGroupError):
+                    await self.update()
+                took_s = loop.time() - started
+            await asyncio.sleep(max(POLL_S, took_s / MAX_LOAD * self._count()))
 
     def close(self) -> None:
         """End all streams."""
@@ -190,6 +208,8 @@ class Feeds:
         # By group and user; changed by stream and _run.
         self._feeds: dict[tuple[str, str], Feed] = {}
         self._running: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._describing = asyncio.Lock()
+        self._of_users: Counter[str] = Counter()  # streams; changed by _counted
         self._closed = False
 
     async def stream(
@@ -199,6 +219,7 @@ class Feeds:
         *,
         admin: Admin | None = None,
         user: str = "",
+        principal: str = "",
         may: May | None = None,
         **hello: object,
     ) -> AsyncGenerator[bytes, None]:
@@ -208,17 +229,19 @@ class Feeds:
             admin: describes the group; the one of this object if ``None``.
             may: what this user may change; see ``page_table``.
             user: whose descriptions these are; those of one user share a feed. Empty: they are the same for all.
+            principal: who has logged in; empty: nobody.
 
         Raises:
             ConnectGroupError: the group cannot be described.
             RestError: 503: too many streams, or the server stops.
         """
-        if self._closed or sum(feed.streams for feed in self._feeds.values()) >= MAX_STREAMS:
-            raise RestError(503, f"events: got more than {MAX_STREAMS} streams; allowed: at most {MAX_STREAMS}")
+        if excess := "events: the server stops" if self._closed else self._excess(principal):
+            raise RestError(503, excess)
         key = group_id, user
         feed = self._feeds.get(key)
         if feed is None:
-            feed = Feed(admin or self._admin, group_id, self._rates, may)
+            count = self._running.__len__
+            feed = Feed(admin or self._admin, group_id, self._rates, may, self._describing, count)
             await feed.update()
             if self._closed:
                 raise RestError(503, "events: the server stops")
@@ -226,7 +249,16 @@ class Feeds:
             feed = self._feeds.setdefault(key, feed)
             if key not in self._running:
                 self._running[key] = asyncio.create_task(self._run(key, feed), name=f"events of {group_id}")
-        return self._counted(feed, last_id, hello)
+        return self._counted(feed, last_id, hello, principal)
+
+    def _excess(self, principal: str) -> str:
+        """The error of one more stream; empty if there may be one."""
+        if sum(feed.streams for feed in self._feeds.values()) >= MAX_STREAMS:
+            return f"events: got more than {MAX_STREAMS} streams; allowed: at most {MAX_STREAMS}"
+        if principal and self._of_users[principal] >= MAX_STREAMS_OF_USER:
+            limit = MAX_STREAMS_OF_USER
+            return f"events: got more than {limit} streams of {printable(principal)}; allowed: at most {limit}"
+        return ""
 
     async def close(self) -> None:
         """End all streams and stop."""
@@ -248,10 +280,18 @@ class Feeds:
             del self._feeds[key], self._running[key]
             feed.close()
 
-    async def _counted(self, feed: Feed, last_id: str, hello: Mapping[str, object]) -> AsyncGenerator[bytes, None]:
+    async def _counted(
+        self, feed: Feed, last_id: str, hello: Mapping[str, object], principal: str
+    ) -> AsyncGenerator[bytes, None]:
+        if self._excess(principal):
+            return  # others have begun since: the client tries again, and gets the error
         feed.streams += 1
+        self._of_users[principal] += 1
         try:
             async for each in feed.stream(last_id, **hello):
                 yield each
         finally:
             feed.streams -= 1
+            self._of_users[principal] -= 1
+            if not self._of_users[principal]:
+                del self._of_users[principal]

@@ -6,7 +6,7 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -210,6 +210,59 @@ async def test_the_number_of_streams_is_bounded(api: Api, monkeypatch: pytest.Mo
     deadline = asyncio.get_running_loop().time() + PATIENCE_S
     while (await api.http.head(EVENTS)).status_code != 200:
         assert asyncio.get_running_loop().time() < deadline
+
+
+async def test_streams_of_one_user_leave_some_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "MAX_STREAMS_OF_USER", 2)
+    users = tmp_path / "users"
+    users.write_text("ann=a\nbob=b\n")
+    users.chmod(0o600)
+    async with serving() as coordinator, rest_server(coordinator, users=users) as api, AsyncExitStack() as held:
+        ann, bob = httpx.BasicAuth("ann", "a"), httpx.BasicAuth("bob", "b")
+        assert (await api.http.post("/connectors", json={"name": "c", "config": IDLE}, auth=ann)).status_code == 201
+        for _ in range(2):
+            opened = await held.enter_async_context(stream(api, auth=ann))
+            await opened.next()
+        refused = await asyncio.wait_for(api.http.get(EVENTS, auth=ann), PATIENCE_S)
+        assert (refused.status_code, refused.json()["message"]) == (
+            503,
+            "events: got more than 2 streams of ann; allowed: at most 2",
+        )
+        await (await held.enter_async_context(stream(api, auth=bob))).next()
+
+
+async def test_feeds_describe_their_groups_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each description keeps the event loop busy: together they would delay heartbeats."""
+    monkeypatch.setattr(events, "POLL_S", 0.0)
+    groups = [f"group-{number}" for number in range(5)]
+    at_once, now = list[int](), set[str]()
+    has_asked = asyncio.Event()
+    async with serving() as coordinator, Admin.local(coordinator) as admin:
+        for group in groups:
+            await admin.add_connector(group, "c", IDLE)
+        describe = admin.describe
+
+        async def counted(group: str) -> DescribedGroup:
+            now.add(group)
+            at_once.append(len(now))
+            if len(at_once) >= 30:
+                has_asked.set()
+            try:
+                await asyncio.sleep(0)
+                return await describe(group)
+            finally:
+                now.discard(group)
+
+        feeds = events.Feeds(admin)
+        async with AsyncExitStack() as opened:
+            opened.push_async_callback(feeds.close)
+            for group in groups:
+                one = await feeds.stream(group, "")
+                opened.push_async_callback(one.aclose)
+                await anext(one)
+            monkeypatch.setattr(admin, "describe", counted)
+            await asyncio.wait_for(has_asked.wait(), PATIENCE_S)
+    assert max(at_once) == 1
 
 
 async def test_a_quiet_stream_sends_keep_alives(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -113,6 +113,7 @@ async def stream_events(request: Request) -> Response:
         request.headers.get("last-event-id", ""),
         admin=context.admin,
         user=request.state.user if context.access else "",
+        principal=request.state.user,
         may=partial(operations_on, context, request.state.user, group_id) if context.access else None,
         may_change=request.scope["may_change"],
         may_create=may_create(context, request.state.user, group_id),
