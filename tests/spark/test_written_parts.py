@@ -183,7 +183,7 @@ def test_batch_that_was_planned_while_the_query_stopped_is_not_read() -> None:
 
     driving = LocalDriving(
         "c-0@1",
-        Reader(),
+        cast(Any, Reader()),
         {},
         taken.append,
         interval_ms=1,
