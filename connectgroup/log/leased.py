@@ -362,17 +362,21 @@ class LeasedLog(SharedLog):
         self._openings += 1
         holder = f"{self._process}:{self._openings}"
         sent_s = asyncio.get_running_loop().time()
-        taken = await _answered(
-            self.store.take(
-                row,
-                holder=holder,
-                address=self.address,
-                lease_ms=round(self._lease_s * 1000),
-                epochs=epochs,
-                credentials=self.credentials,
-            ),
-            self.store.name,
-        )
+        try:
+            taken = await _answered(
+                self.store.take(
+                    row,
+                    holder=holder,
+                    address=self.address,
+                    lease_ms=round(self._lease_s * 1000),
+                    epochs=epochs,
+                    credentials=self.credentials,
+                ),
+                self.store.name,
+            )
+        except asyncio.CancelledError:
+            await self.release(holder)  # this coordinator is stopped: the next one need not wait for the lease
+            raise
         if taken is None:
             raise LogHeld(f"{self.store.name}: another coordinator has just taken it")
         self._owned = self._known = taken
@@ -424,6 +428,14 @@ class LeasedLog(SharedLog):
         if self._term is None:
             raise LogError(f"{self.store.name}: is not open")
         return self._term
+
+    async def release(self, holder: str) -> None:
+        """Release the lease of an opening, if it has it and the database can be reached."""
+        with suppress(LogError):
+            released = (
+                self.store.release(holder) if self.successor is None else self.store.release_to(holder, self.successor)
+            )
+            await _answered(released, self.store.name)
 
     def note_durable(self, epoch: int, last: int) -> None:
         """The open term has this epoch now, and records up to this offset."""
@@ -556,14 +568,7 @@ class _Term:
         await self._queue.close()
         await asyncio.gather(self._renewer, return_exceptions=True)
         self.end("is not open")
-        with suppress(LogError):
-            successor = self._log.successor
-            released = (
-                self._store.release(self.holder)
-                if successor is None
-                else self._store.release_to(self.holder, successor)
-            )
-            await _answered(released, self._store.name)
+        await self._log.release(self.holder)
 
     # ------------------------------------------------------------------------------------------ writing
 

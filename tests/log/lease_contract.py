@@ -32,6 +32,24 @@ class LeaseContract:
             assert second.epoch == first.epoch + 1
             assert await contents(second) == [member("a")]
 
+    async def test_coordinator_that_is_stopped_while_it_takes_the_log_leaves_no_lease(self) -> None:
+        (first, store), (second, _) = self.coordinator(), self.coordinator()
+        take, taken = store.take, asyncio.Event()
+
+        async def take_and_hang(*given: Any, **named: Any) -> None:
+            await take(*given, **named)
+            taken.set()
+            await asyncio.Event().wait()
+
+        store.take = take_and_hang
+        opening = asyncio.ensure_future(first.open())
+        await taken.wait()
+        opening.cancel()
+        await asyncio.gather(opening, return_exceptions=True)
+        await first.close()
+        async with opened(second):  # it does not wait for the lease
+            assert second.epoch == 2
+
     async def test_owner_that_cannot_renew_its_lease_stops_before_another_opens_the_log(self) -> None:
         """D4, D5: the lease of the owner ends, on its own clock, before the log can be opened by another."""
         clock = asyncio.get_running_loop().time
