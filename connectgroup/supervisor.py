@@ -98,6 +98,7 @@ class Supervisor:
 
     Attributes:
         environment: variables of workers that start from now on, besides those of this process.
+        serves: whether the coordinator has started; changed by ``__aenter__``.
     """
 
     def __init__(
@@ -174,6 +175,7 @@ class Supervisor:
         self._shares_spark = shared_spark and runs_here() and not remote_address()
         self._telling: set[asyncio.Task[None]] = set()
         self.environment: dict[str, str] = {}
+        self.serves = False
         self._others: asyncio.Task[None] | None = None
         self._silence: asyncio.Task[None] | None = None
         self._closing = False
@@ -182,6 +184,7 @@ class Supervisor:
 
     async def __aenter__(self) -> Supervisor:
         await self.server.start()
+        self.serves = True
         try:
             for connector in self._connectors:
                 await self.put_connector(connector)

@@ -109,7 +109,9 @@ async def run_up(options: argparse.Namespace) -> int:
         give_back_large_blocks()
         metrics_url = await stack.enter_async_context(metrics_server(options.metrics_port))
         with port_option("--port"):
-            await stack.enter_async_context(supervisor)
+            starting = stack.enter_async_context(supervisor)
+            if not await _unless_stopped(starting, stopping, lambda: not supervisor.serves):
+                return 0
         print(f"coordinator at {supervisor.server.address}, group {options.group}", flush=True)
         print(f"connectors may use files in {', '.join(map(str, paths))} (--allowed-path)", flush=True)
         if metrics_url:
@@ -296,7 +298,8 @@ async def _serve_groups(
         give_back_large_blocks()
         metrics_url = await stack.enter_async_context(metrics_server(options.metrics_port))
         with port_option("--port"):
-            await server.start()
+            if not await _unless_stopped(server.start(), stopping):
+                return 0
         print(line.format(server.address), flush=True)
         if metrics_url:
             print(f"metrics at {metrics_url}", flush=True)
@@ -424,6 +427,31 @@ def _make_directory(option: str, path: Path) -> None:
     """Create a directory of mode 0700; an existing directory keeps its mode, and no other user may write it."""
     # The directory itself may be a link that the operator has made.
     make_private(path.resolve(), option, may_be_sticky=option == "--scratch")
+
+
+async def _unless_stopped(
+    starting: Awaitable[object], stopping: asyncio.Event, may_cancel: Callable[[], bool] = lambda: True
+) -> bool:
+    """Wait for a start; false if a signal has ended it: it waits as long as a database or a broker does not respond.
+
+    Args:
+        may_cancel: asked when the signal arrives; otherwise the start goes on to its end.
+    """
+    start, signalled = asyncio.ensure_future(starting), asyncio.create_task(stopping.wait())
+    try:
+        await asyncio.wait({start, signalled}, return_when=asyncio.FIRST_COMPLETED)
+    except asyncio.CancelledError:
+        start.cancel()
+        raise
+    finally:
+        signalled.cancel()
+    if not start.done() and may_cancel():
+        start.cancel()
+    await asyncio.wait({start})
+    if start.cancelled():
+        return False
+    start.result()  # its error
+    return True
 
 
 def _stop_event() -> asyncio.Event:

@@ -144,6 +144,27 @@ def test_up_serves_also_if_nothing_that_it_prints_can_be_written(streams: str, t
         process.wait()
 
 
+@pytest.mark.parametrize("command", [("coordinator",), ("up", "--workers", "1")], ids=["coordinator", "up"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_ends_a_start_that_waits_for_the_database_of_the_log(
+    command: tuple[str, ...], number: signal.Signals, tmp_path: Path
+) -> None:
+    port, closed_port = free_ports(2)
+    log = f"postgresql://nobody@127.0.0.1:{closed_port}/none"
+    arguments = [sys.executable, "-m", "connectgroup", *command, "--port", str(port), "--log", log]
+    said = tmp_path / "said.txt"
+    with said.open("wb") as output:
+        process = subprocess.Popen(arguments, cwd=tmp_path, stdout=output, stderr=subprocess.STDOUT)
+    try:
+        wait("its first attempt", lambda: "cannot connect" in said.read_text() or process.poll() is not None)
+        process.send_signal(number)
+        assert process.wait(PATIENCE_S) == 0, said.read_text()
+        assert "Traceback" not in said.read_text()
+    finally:
+        process.kill()
+        process.wait()
+
+
 def test_broken_pipe_elsewhere_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not every broken pipe is the command's standard output."""
 
