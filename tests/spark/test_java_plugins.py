@@ -282,6 +282,13 @@ def test_task_on_a_former_number_of_tasks_cannot_commit(cluster: Cluster, tmp_pa
     assert len(found) == len(set(found))
 
 
+def replace_text(path: Path, text: str) -> None:
+    """Write a file that another program reads: it never sees an empty one."""
+    new = path.with_suffix(".new")
+    new.write_text(text)
+    new.replace(path)
+
+
 @pytest.mark.parametrize(
     ("mode", "error", "words"),
     [("", "raise", "IllegalStateException: the city is gone"), ("always", "raise null", "an error that is null")],
@@ -290,14 +297,14 @@ def test_new_partitions_give_the_tasks_new_settings(
     cluster: Cluster, tmp_path: Path, mode: str, error: str, words: str
 ) -> None:
     """``always``: the connector asks for new tasks again and again."""
-    (tmp_path / "count").write_text("1")
+    replace_text(tmp_path / "count", "1")
     config = counting(tmp_path, mode=mode, partitions_file=str(tmp_path / "count"))
     connector = cluster.connector(config)
     assert [each["mine"] for each in connector.task_configs(2)] == ["p0"]
     assert connector.task_configs(2) == connector.task_configs(2), "asked again, it has the same tasks"
-    (tmp_path / "count").write_text("3")
+    replace_text(tmp_path / "count", "3")
     wait(lambda: [each["mine"] for each in connector.task_configs(2)] == ["p0,p2", "p1"])
-    (tmp_path / "count").write_text(error)
+    replace_text(tmp_path / "count", error)
 
     raised: list[SourceError] = []
 
