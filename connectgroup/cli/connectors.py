@@ -151,9 +151,14 @@ async def _put(admin: Admin, options: argparse.Namespace, connector: ConnectorFi
         except ConnectorAlreadyExists:
             if options.action == "create":
                 raise
-    before = await admin.describe_connector(options.group, connector.name)
+    try:
+        before = await admin.describe_connector(options.group, connector.name)
+    except ConnectorNotFound:
+        if options.action == "update":
+            raise
+        before = None  # it was deleted meanwhile
     done = await admin.put_connector(options.group, connector.name, connector.config)
-    if done.created:  # it was deleted meanwhile
+    if done.created or before is None:
         return "created", done.version
     return _updated(before, done.version), done.version
 

@@ -293,7 +293,7 @@ async def _import(
     if all(states):
         return f"is {', '.join(dict.fromkeys(states))} here already, and the original is STOPPED"
     if not options.stop_originals or before.state == "STOPPED":
-        return await _take_over(admin, options, connect, move, choices)
+        return await _take_over(admin, options, connect, move, choices, [])
     made: list[str] = []
     may_be_stopped = False
     try:
@@ -304,7 +304,7 @@ async def _import(
                 made.append(each)
         may_be_stopped = True
         await connect.stop(name)
-        return await _take_over(admin, options, connect, move, choices)
+        return await _take_over(admin, options, connect, move, choices, made)
     except ConnectGroupError as error:
         with suppress(ConnectGroupError):
             for each in made:
@@ -324,8 +324,13 @@ async def _take_over(
     connect: KafkaConnect,
     move: Relocation,
     choices: Callable[[Original], Relocation],
+    without_offsets: list[str],
 ) -> str:
-    """The part of ``_import`` after the original was stopped, if that was asked for."""
+    """The part of ``_import`` after the original was stopped, if that was asked for.
+
+    Args:
+        without_offsets: connectors that have been created without offsets; empty once they have them.
+    """
     name, before = move.original.name, move.original
     is_stopped = await connect.is_stopped(name)
     if is_stopped:
@@ -336,6 +341,7 @@ async def _take_over(
             raise InvalidRequest(f"with its last offsets: {move.why}")
     for each, config in move.configs.items():
         await _create(admin, options, move, each, config)
+    without_offsets.clear()
     ours = ", ".join(map(printable, move.configs))
     text = "created STOPPED" if len(move.configs) == 1 else f"created STOPPED as {ours}"
     if not is_stopped:

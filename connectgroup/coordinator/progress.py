@@ -351,7 +351,10 @@ class ReportedProgress:
         known = self._of(group)
         known.ending = {unit for unit in known.ending if not known.accounts[unit].is_written}
         units = known.ending if group.members else known.accounts
-        return any(unit not in group.holders and not known.accounts[unit].is_written for unit in units)
+        return any(
+            unit in group.statuses and unit not in group.holders and not known.accounts[unit].is_written
+            for unit in units
+        )
 
     def _history_of(self, status: StatusRecord, *, again: bool = True) -> tuple[ConnectorHistory, ...]:
         """``StatusRecord.history``; ``again``: see ``Histories.to_write``."""

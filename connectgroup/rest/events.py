@@ -14,8 +14,8 @@ import logging
 import secrets
 import time
 from collections import Counter, deque
-from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
 from starlette.concurrency import run_in_threadpool
@@ -36,6 +36,10 @@ POLL_S: Final = 0.25
 """Interval between two descriptions: at most four events a second."""
 MAX_LOAD: Final = 0.1
 """At most this share of the time is spent on descriptions of all groups: those of large groups are made less often."""
+MAX_PAUSE_S: Final = 30.0
+"""How long a feed pauses at most, however many there are."""
+MAX_TURN_S: Final = 1.0
+"""How long a feed waits for the description of another."""
 MAX_STREAMS: Final = 64
 MAX_STREAMS_OF_USER: Final = 16
 """Of one user who has logged in."""
@@ -131,15 +135,30 @@ class Feed:
         while not self._closed and (self.streams or loop.time() - used_at < LINGER_S):
             if self.streams:
                 used_at = loop.time()
-            async with self._describing:
+            async with self._turn():
                 started = loop.time()
                 if started - self._rates_at >= RATES_S:
                     # In a thread: the metrics of thousands of tasks take longer than a heartbeat may wait.
                     self._rates, self._rates_at = await run_in_threadpool(self._read_rates, self._group_id), started
-                with suppress(ConnectGroupError):
+                try:
                     await self.update()
-                took_s = loop.time() - started
-            await asyncio.sleep(max(POLL_S, took_s / MAX_LOAD * self._count()))
+                    pause_s = (loop.time() - started) / MAX_LOAD * self._count()
+                except ConnectGroupError:
+                    pause_s = loop.time() - started  # it waited for a coordinator, which is no load
+            await asyncio.sleep(min(max(POLL_S, pause_s), MAX_PAUSE_S))
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        """One description at a time; but one that waits for a coordinator does not hold up all others."""
+        is_mine = False
+        with suppress(TimeoutError):
+            async with asyncio.timeout(MAX_TURN_S):
+                is_mine = await self._describing.acquire()
+        try:
+            yield
+        finally:
+            if is_mine:
+                self._describing.release()
 
     def close(self) -> None:
         """End all streams."""

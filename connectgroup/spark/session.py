@@ -245,10 +245,12 @@ def _start_in_thread() -> SparkSession:
 
 
 def _start() -> SparkSession:
+    # That of a program with a session of its own, which embeds the worker: this process has forgotten ours.
+    is_ours = "pyspark" not in sys.modules or sys.modules["pyspark"].SparkContext._gateway is None
     try:
         return _started()
     except BaseException:
-        if "pyspark" in sys.modules:
+        if is_ours and "pyspark" in sys.modules:
             _forget_gateway()
         raise
 

@@ -227,7 +227,7 @@ async def test_few_requests_begin_in_a_turn_of_the_event_loop(api: Api, monkeypa
         writer.close()
     assert found == [[b"200", b"200", b"404"]] * 100
     assert begun.total() == 300
-    assert max(begun.values()) <= BEGUN_A_TURN
+    assert max(begun.values()) < 2 * BEGUN_A_TURN, "the end of one turn of the server, and the next"
 
 
 async def test_a_body_in_chunks_of_a_byte_is_read_whole(api: Api) -> None:

@@ -790,3 +790,21 @@ def test_file_with_two_names_is_read_once(tmp_path: Path, link: str, second: str
         with other.open("a") as file:
             file.write("4\n")
         assert lines() == ["4"]
+
+
+@pytest.mark.parametrize("on_rewrite", ["fail", "read"])
+def test_logs_that_begin_alike_are_read_once_through_two_rotations(tmp_path: Path, on_rewrite: str) -> None:
+    """The second log begins with all that was read of the first one: its header."""
+    reader = Reader(tmp_path, {}, on_rewrite=on_rewrite)
+    log, text = tmp_path / "app.csv", "header\n"
+    append(log, text)
+    read = reader.read()
+    for number in range(3):
+        for older in (2, 1):
+            if (tmp_path / f"app.csv.{older}").exists():
+                (tmp_path / f"app.csv.{older}").rename(tmp_path / f"app.csv.{older + 1}")
+        log.rename(tmp_path / "app.csv.1")
+        append(log, more := f"header\n{number}\n{number}\n")
+        text += more
+        read += reader.read()
+    assert sorted(read.splitlines()) == sorted(text.splitlines())

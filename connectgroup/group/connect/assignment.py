@@ -540,7 +540,7 @@ def starts_overdue(group: ConnectGroupState, settings: GroupSettings) -> Outcome
     """
     if not group.deferred_starts:
         return Outcome(response=None)
-    records = tuple(Tombstone(group.statuses[unit].key) for unit in sorted(group.starting))
+    records = tuple(Tombstone(group.statuses[unit].key) for unit in sorted(group.starting & group.runnable.keys()))
     # Armed until the next target assignment is installed: members may start units of the present one again.
     return Outcome(response=None, records=records, timers=(start_timer(group.group_id, settings),))
 

@@ -187,7 +187,9 @@ def _starts(group: ConnectGroupState, now_ms: int) -> dict[Unit, str]:
     """What the start of a unit waits for, and for how long, if its worker has said it."""
     found: dict[Unit, str] = {}
     for unit in group.starting:
-        if (status := group.statuses.get(unit)) is not None and status.message:
+        status = group.statuses.get(unit)
+        # That of a paused task stays, and says nothing of the next start.
+        if status is not None and status.message and group.holders.get(unit) == (status.member_id, status.owner_epoch):
             found[unit] = f"{status.message}, {max(0, now_ms - status.at_ms) // 1000} s"
     return found
 

@@ -289,7 +289,7 @@ class Topic:
         Raises:
             OpenTransactionError: the transaction of another program is open.
         """
-        give_up = time.monotonic() + CALL_S
+        give_up = time.monotonic() + limit_s
         with self.errors():
             while (end := self._offset("latest")) > (committed := self._offset("latest", committed=True)):
                 if time.monotonic() > give_up:

@@ -203,14 +203,18 @@ class ConnectSink(DeadLetterSink):
                 if rows.num_rows:
                     _write_records(rows, self._file)
                     task.put(self._file)
-                if moved := {name: at for name, at in task.rewound().items() if name in self._opened}:
+                # To go on at the end of this batch moves nothing.
+                ends = {each.slice: int(each.end) for each in ranges}
+                if moved := {
+                    name: at for name, at in task.rewound().items() if name in self._opened and at != ends.get(name)
+                }:
                     # As in Kafka Connect, the group has these offsets: the plug-in gets the records from there again.
                     self._store(moved)
                     raise SinkError(
                         f"{self._settings.connector_class}: goes on at {moved}; allowed: the task starts again there"
                     )
                 # Also without a record: partitions that have a position are not taken for new ones.
-                task.reach({each.slice: int(each.end) for each in ranges})
+                task.reach(ends)
                 self._letters += map(LetterRecord, dead_letters)
                 self._advance(task, is_idle=False)
                 if isinstance(dead_letters, DeadLetters):

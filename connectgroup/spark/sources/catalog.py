@@ -95,6 +95,8 @@ class Catalog:
         self._root, self._owns, self._others, self._mode = root, owns, others, mode
         self._identities = identities_in(positions)
         self._file_of = {name: self._identities[name].file if name in self._identities else name for name in positions}
+        # The inode of a file that was renamed and not read since then, or that is the copy of a log.
+        self._moved: dict[str, int] = {}
         self._lost: set[str] = set()
         self._inodes: dict[str, int] = {}
         self._ever: set[int] = set()
@@ -151,6 +153,7 @@ class Catalog:
     def remember(self, name: str, identity: Identity) -> None:
         """Store the identity of a slice's file after a part of it has been read."""
         self._identities[name], self._file_of[name] = identity, identity.file
+        self._moved.pop(name, None)
 
     def identity(self, name: str) -> Identity | None:
         """Return the identity of a slice's file as it was last committed or read."""
@@ -291,11 +294,11 @@ class Catalog:
                 continue
             identity, status = self._identities.get(name), self.stats.get(file)
             if not (identity is None or status is None or identity.is_unchanged(status)):
-                has_other_inode = status.st_ino != identity.inode
+                inode = self._moved.get(name, identity.inode)
+                has_other_inode = status.st_ino != inode
                 if name in superseded or (has_other_inode and self._mode == "inode"):
                     continue
-                is_named = identity.file == file  # Else it is the copy of a log that was truncated.
-                if has_other_inode and is_named and self._mode == "content" and identity.inode in everywhere:
+                if has_other_inode and self._mode == "content" and inode in everywhere:
                     continue  # Renamed: the file that has the name now only begins in the same way.
                 if not identity.is_in(self._root, file, status):
                     continue
@@ -339,6 +342,7 @@ class Catalog:
                 name = min(matches)[1]
                 self._lost.discard(name)
                 self._file_of[name], found[file], self.stats[file] = file, name, status
+                self._moved[name] = status.st_ino
 
     def _is_packed(self, name: str) -> bool:
         """Whether a file that is gone or was truncated has been compressed before, to its name and more, or to a later

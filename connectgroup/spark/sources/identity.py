@@ -34,7 +34,7 @@ TAIL_BYTES: Final = 4096
 _BLOCK_BYTES: Final = 1 << 20
 _SHORT_BYTES: Final = 4 << 20
 """Of a file of which no more was read, all of that is compared whenever it has changed."""
-_MAX_COMPARED: Final = 4_096
+_MAX_COMPARED: Final = 1 << 17
 _compared: Final[dict[tuple[int, ...], bool]] = {}
 """Whether a version of a file begins with all that was read. Changed by ``Identity.has_all_of``."""
 
