@@ -210,6 +210,8 @@ class ConnectPolling(Triggered):
                 self._held.append(self._rows(java))
             self._without_row += polled.records
             if self._without_row > _MAX_WITHOUT_ROW:
+                if self._held:
+                    raise self._only_failures()
                 self._call(java.hold)
             return
         rows = self._rows(java)
@@ -230,6 +232,15 @@ class ConnectPolling(Triggered):
         self._committed.update({each.slice: each.end for each in ranges})
         if text := self._call(java.committed):
             logger.warning("%s: commit of the plug-in: %s", self.name, text)
+
+    def _only_failures(self) -> SourceError:
+        first = next(text for rows in self._held for text in rows[ERROR_COLUMN].to_pylist() if text)
+        letter = json.loads(first)
+        return SourceError(
+            f"{self._source.description}: none of {self._without_row} records is a row, so no columns are known, and"
+            f" nothing can be committed; the first one failed: {letter['place']}: {letter['reason']}; allowed:"
+            " transforms that accept records, or source.value.form=json"
+        )
 
     def _is_held(self, polled: Polled, rows: pa.Table) -> bool:
         """Whether these rows wait for the end of a snapshot, from whose middle the plug-in cannot continue: it would

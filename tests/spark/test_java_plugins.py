@@ -24,6 +24,7 @@ from connectgroup.dataplane.java_plugins import PLUGIN_PATH
 from connectgroup.errors import ConnectGroupError, PluginError
 from connectgroup.plugins import load_connector_class
 from connectgroup.protocol.units import Unit
+from connectgroup.spark import connect_task
 from connectgroup.spark.session import kill_session
 from connectgroup.spark.sinks.manifest import read_committed
 from tests.integration.commands import CommandGroup
@@ -488,6 +489,18 @@ def test_failed_transformations_and_rows_are_dead_letters(cluster: Cluster, tmp_
     assert "the field n was INT and is STRING" in letters[-1][2]
     (offset,) = cluster.connector(counting(tmp_path)).offsets()
     assert offset.offset == {"n": 15}
+
+
+def test_records_that_all_fail_end_the_task_before_they_fill_the_memory(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connect_task, "_MAX_WITHOUT_ROW", 5)
+    tolerant = {"errors.tolerance": "all", "errors.deadletterqueue.name": "bad"}
+    run = cluster.start(counting(tmp_path, rows="8") | PICKY | tolerant)
+    error = str(run.failure())
+    assert "none of 8 records is a row, so no columns are known" in error
+    assert 'source partition {"number":0,"part":"p0"}' in error
+    assert "IllegalStateException: not 0 with [hidden]" in error
 
 
 def letters_in(root: Path) -> list[tuple[str, str, str, str]]:
