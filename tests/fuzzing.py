@@ -134,13 +134,23 @@ def folder_in_memory() -> Iterator[Path]:
         yield Path(folder)
 
 
+SMALL_PEAK = 10_000
+"""Bytes that no test rejects."""
+
+
 def peak_memory(decode: Callable[[bytes], Any], data: bytes, refusals: type[Exception]) -> int:
-    """Peak memory in bytes while ``data`` was decoded or rejected; ``tracemalloc`` must be on."""
-    tracemalloc.reset_peak()
-    before, _ = tracemalloc.get_traced_memory()
-    with suppress(refusals):
-        decode(data)
-    return tracemalloc.get_traced_memory()[1] - before
+    """Peak memory in bytes while ``data`` was decoded or rejected; ``tracemalloc`` must be on.
+
+    Threads that other tests have left in this process allocate, too: of three large peaks, the least is returned.
+    """
+    peaks = list[int]()
+    while len(peaks) < 3 and not (peaks and peaks[-1] < SMALL_PEAK):
+        tracemalloc.reset_peak()
+        before, _ = tracemalloc.get_traced_memory()
+        with suppress(refusals):
+            decode(data)
+        peaks.append(tracemalloc.get_traced_memory()[1] - before)
+    return min(peaks)
 
 
 def cut_after(data: bytes) -> list[bytes]:
