@@ -157,7 +157,7 @@ def test_message_with_a_count_of_two_thousand_million_is_rejected_cheaply(case: 
         for data in random.Random(SEED).sample(inputs, min(MEMORY_INPUTS, len(inputs))):
             peak = peak_memory(lambda data: case.codec.decode(data, 0), data, WireError)
             # The memory of the fields read before, and a traceback; none for the claimed elements.
-            assert peak <= 10_000 + 80 * len(data), f"{len(data)} bytes made it hold {peak}: {data.hex()}"
+            assert peak <= 20_000 + 80 * len(data), f"{len(data)} bytes made it hold {peak}: {data.hex()}"
     finally:
         tracemalloc.stop()
 
