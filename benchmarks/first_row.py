@@ -101,11 +101,13 @@ def standalone(folder: Path, timed: Timed, bootstrap: str) -> None:
     (folder / "in.txt").write_text("".join(f"{number}\n" for number in range(ROWS)))
     topic, out, (port,) = f"t{uuid.uuid4().hex[:8]}", folder / "out.txt", free_ports(1)
     # A sink that subscribes to a missing topic would learn of it with the next refresh, up to five minutes later.
-    AdminClient({"bootstrap.servers": bootstrap}).create_topics([NewTopic(topic, 1, 1)])[topic].result(60)
+    admin = AdminClient({"bootstrap.servers": bootstrap})  # kept: its requests end with it
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(60)
+    # Other names in each run: the sink would wait for the end of its group's session of the run before.
     files = {
         "worker": STANDALONE.format(bootstrap=bootstrap, folder=folder, port=port),
-        "source": f"name=source\nconnector.class=FileStreamSource\nfile={folder}/in.txt\ntopic={topic}\n",
-        "sink": f"name=sink\nconnector.class=FileStreamSink\nfile={out}\ntopics={topic}\n",
+        "source": f"name=source-{topic}\nconnector.class=FileStreamSource\nfile={folder}/in.txt\ntopic={topic}\n",
+        "sink": f"name=sink-{topic}\nconnector.class=FileStreamSink\nfile={out}\ntopics={topic}\n",
     }
     for name, text in files.items():
         (folder / f"{name}.properties").write_text(text)
