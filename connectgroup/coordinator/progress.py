@@ -10,7 +10,7 @@ because no worker could report it again. A status in between has what was writte
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
@@ -209,6 +209,12 @@ class _Known:
         self.ending: set[Unit] = set()
         """Tasks that must not run, whose last numbers may not be written yet."""
 
+    def ended(self, group: ConnectGroupState, units: Iterable[Unit]) -> Iterator[Unit]:
+        """Yield those of some units that no worker has, and whose numbers are still to be written to their statuses."""
+        for unit in units:
+            if unit in group.statuses and unit not in group.holders and not self.accounts[unit].is_written:
+                yield unit
+
 
 class ReportedProgress:
     """What workers have reported, by group."""
@@ -331,9 +337,8 @@ class ReportedProgress:
             return []
         names = self._histories.due(group.group_id, self._clock_ms())
         units = [unit for name in names if (unit := Unit(name, CONNECTOR)) in group.statuses]
-        ended = [unit for unit, each in known.accounts.items() if not each.is_written and unit not in group.holders]
         found: list[Record] = []
-        for unit in [*[each for each in ended if each in group.statuses], *units][:MAX_WRITTEN]:
+        for unit in [*known.ended(group, known.accounts), *units][:MAX_WRITTEN]:
             status, account = group.statuses[unit], known.accounts.get(unit)
             if account is not None and not unit.is_connector:
                 account.write((status.member_id, status.owner_epoch))
@@ -351,10 +356,7 @@ class ReportedProgress:
         known = self._of(group)
         known.ending = {unit for unit in known.ending if not known.accounts[unit].is_written}
         units = known.ending if group.members else known.accounts
-        return any(
-            unit in group.statuses and unit not in group.holders and not known.accounts[unit].is_written
-            for unit in units
-        )
+        return any(True for _ in known.ended(group, units))
 
     def _history_of(self, status: StatusRecord, *, again: bool = True) -> tuple[ConnectorHistory, ...]:
         """``StatusRecord.history``; ``again``: see ``Histories.to_write``."""

@@ -248,7 +248,7 @@ class Feeds:
             admin: describes the group; the one of this object if ``None``.
             may: what this user may change; see ``page_table``.
             user: whose descriptions these are; those of one user share a feed. Empty: they are the same for all.
-            principal: who has logged in; empty: nobody.
+            principal: of the login; empty: there was none.
 
         Raises:
             ConnectGroupError: the group cannot be described.

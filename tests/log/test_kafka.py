@@ -458,16 +458,22 @@ async def test_transaction_that_a_killed_owner_left_open_is_aborted_by_its_succe
         assert await contents(log) == [member("a"), member("b")]
 
 
+def open_transaction(broker: Broker, topic: str) -> Producer:
+    """Another program, which has written a record to the topic, and neither commits nor aborts."""
+    other = transactional(broker, new_topic())
+    other.begin_transaction()
+    other.produce(topic, b"v", b"k", partition=0)
+    assert other.flush(30) == 0
+    return other
+
+
 async def test_log_waits_for_no_transaction_of_another_program(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leased, "ANSWER_S", 60.0)  # of a busy machine
     topic = new_topic()
     log, _ = log_at(broker, topic)
     async with opened(log):
         await log.append([member("a")])
-    other = transactional(broker, new_topic())
-    other.begin_transaction()
-    other.produce(topic, b"v", b"k", partition=0)
-    assert other.flush(30) == 0
+    other = open_transaction(broker, topic)
     with pytest.raises(LogError, match=f"{topic}: a transaction of another program is open since offset"):
         await log.open()
     other.abort_transaction(30)
@@ -481,10 +487,7 @@ async def test_renewal_that_cannot_be_read_does_not_extend_the_lease(broker: Bro
     log, _ = log_at(broker, topic)
     async with opened(log):
         await log.append([member("a")])
-        other = transactional(broker, new_topic())
-        other.begin_transaction()
-        other.produce(topic, b"v", b"k", partition=0)
-        assert other.flush(30) == 0
+        other = open_transaction(broker, topic)
         assert "the lease has expired, it could not be renewed" in await asyncio.wait_for(log.wait_lost(), 60)
         other.abort_transaction(30)
 

@@ -488,17 +488,22 @@ async def serves(server: CoordinatorServer, *numbers: int) -> None:
     await until(does_serve)
 
 
+async def put_groups_and_stop(cluster: Cluster) -> None:
+    """Put ``GROUPS`` in a log of three partitions; its coordinator has stopped."""
+    server = await cluster.add(partitions=3)
+    await cluster.owned(3)
+    async with cluster.admin() as admin:
+        for group_id in GROUPS:
+            await put(admin, group_id)
+    await cluster.remove(server)
+
+
 @pytest.mark.asyncio
 async def test_groups_of_all_partitions_are_recovered(
     database: str, tmp_path: Path, quick: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with cluster_at(database, tmp_path) as cluster:
-        server = await cluster.add(partitions=3)
-        await cluster.owned(3)
-        async with cluster.admin() as admin:
-            for group_id in GROUPS:
-                await put(admin, group_id)
-        await cluster.remove(server)
+        await put_groups_and_stop(cluster)
         assert await asyncio.to_thread(main, ["groups", "recover", database]) == 0
         assert capsys.readouterr().out.splitlines() == [f"group {each}: recovered" for each in sorted(GROUPS)]
         await cluster.add()
@@ -514,12 +519,7 @@ async def test_groups_of_all_partitions_of_a_restored_log_are_recovered_at_the_n
     import psycopg
 
     async with cluster_at(database, tmp_path) as cluster:
-        server = await cluster.add(partitions=3)
-        await cluster.owned(3)
-        async with cluster.admin() as admin:
-            for group_id in GROUPS:
-                await put(admin, group_id)
-        await cluster.remove(server)
+        await put_groups_and_stop(cluster)
         async with await psycopg.AsyncConnection.connect(database, autocommit=True) as other:
             for table in "owner", "owner_1", "owner_2":
                 await other.execute(f"UPDATE connectgroup.{table} SET server = 'another one'")

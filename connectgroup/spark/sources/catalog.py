@@ -207,7 +207,7 @@ class Catalog:
             self._maybe_packed.add(file)
             return True
         if self._others is not None and file not in self._suspected and self._copies.has_changed_start():
-            # Each new file, as the next one is told of no change.
+            # Each new file: the next one learns of no change.
             new = self._inodes.keys() - set(self._file_of.values()) | {file}
             self._suspected |= new
             self._maybe_packed |= new
