@@ -197,8 +197,8 @@ class Pipe:
             finally:
                 connection.execute("ROLLBACK")
 
-    def is_locked(self, patience_s: float = 10.0) -> bool:
-        """Whether the sink's write lock is held for longer than any live writer holds it."""
+    def is_locked(self, patience_s: float = 1.0) -> bool:
+        """Whether the sink's write lock is held for longer than a live writer holds it, less than a session."""
         try:
             with contextlib.closing(
                 sqlite3.connect(self.database, timeout=patience_s, isolation_level=None)

@@ -264,12 +264,14 @@ def inject(fault: str, group: Group, flow: kinds.Flow, victim: str) -> None:
             group.start_worker()
         case "SIGSTOP":
             suspend(group, worker)
+            group.has_stopped(victim)
             # A process that is suspended in a transaction of SQLite blocks every other writer, which is another test.
+            # Its session may end while this looks; what it runs between two of these signals is the test's doing.
             while flow.is_locked():
                 worker.signal(signal.SIGCONT)
                 time.sleep(0.05)
                 suspend(group, worker)
-            group.has_stopped(victim)
+                group.has_stopped(victim)
             group.wait(f"the end of {victim}'s session", lambda: not group.is_member(victim))
             wait_for_rows(group, flow, 200)
             worker.signal(signal.SIGCONT)
