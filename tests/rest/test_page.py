@@ -587,8 +587,13 @@ async def test_the_page_of_a_connector_shows_tasks_errors_log_and_configuration(
         assert await tab.count("#detail") == 0
         await tab.page.go_forward()
         await tab.shows("#detail-tasks td", "orders-3-0")
+        await tab.page.get_by_text("Reading the offsets").wait_for(state="detached")
+        offsets = await tab.text("#detail-offsets")
+        assert "another group" not in offsets
         await tab.page.reload()
         await tab.shows("#detail-tasks td", "orders-3-0")
+        await tab.page.get_by_text("Reading the offsets").wait_for(state="detached")
+        assert await tab.text("#detail-offsets") == offsets
         await tab.page.get_by_role("link", name="All connectors").click()
         await tab.shows(".connector")
         assert await tab.focused() != "", "the focus returns to the connector"

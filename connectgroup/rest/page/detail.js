@@ -198,7 +198,9 @@ export function drawFailures(list, failures) {
   );
 }
 
-async function showOffsets(context) {
+/** Read the offsets of the connector that is shown, as soon as it is known whether the server has them. */
+export async function showOffsets(context) {
+  if (shown === null || context.actions.hasConnectorRoutes === null) return;
   const [number, name] = [asked, shown];
   const [hint, box] = [byId("detail-offsets").children[1], byId("detail-offsets").lastElementChild];
   let text = "";

@@ -3,7 +3,7 @@
 import { byId, count, element, setHidden, setText, statesText, sum } from "./dom.js";
 import { drawConnectors, failedUnits } from "./connectors.js";
 import { pollCoordinators } from "./coordinators.js";
-import { detailOf, drawDetailButtons, openDetail } from "./detail.js";
+import { detailOf, drawDetailButtons, openDetail, showOffsets } from "./detail.js";
 import { askUser, confirm } from "./dialogs.js";
 import { edit } from "./editor.js";
 import { Model } from "./model.js";
@@ -19,7 +19,8 @@ const MAX_MEASURES = 1000;
 const HIDDEN_MS = 30000; // a tab in the background gives its connection back: a browser has six for a server
 
 const model = new Model();
-const rights = { mayChange: false, hasConnectorRoutes: false, mayCreate: false };
+// What the server allows; `hasConnectorRoutes` is null until it has said so.
+const rights = { mayChange: false, hasConnectorRoutes: null, mayCreate: false };
 let group = "";
 let stream = null;
 let clockOffset = 0; // of the server, in milliseconds
@@ -229,6 +230,7 @@ function show(name) {
 
 const handlers = {
   hello(data) {
+    const isFirst = rights.hasConnectorRoutes === null;
     Object.assign(rights, { mayChange: data.may_change, hasConnectorRoutes: data.has_connector_routes, mayCreate: data.may_create });
     clockOffset = data.now_ms - Date.now();
     rejection = "";
@@ -236,6 +238,7 @@ const handlers = {
     byId("live").className = "on";
     setHidden(byId("sign-out"), !isSignedIn());
     drawAll();
+    if (isFirst) showOffsets(context);
     askHistory();
   },
   table(data) {
