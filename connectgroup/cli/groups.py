@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from ..errors import NO_VALUE, ConfigError, from_code
+from ..errors import NO_VALUE, ConfigError, CoordinatorNotAvailable, from_code
 from ..protocol.messages.common import each_unit
 from ..protocol.messages.describe import DescribedGroup, DescribedMember, DescribedUnit
 from ..protocol.messages.offsets import FetchedTopic
@@ -307,7 +307,7 @@ async def recover_log(options: argparse.Namespace) -> int:
     """Recover the groups of a log that no coordinator has open."""
     from ..coordinator.loading import recover
     from ..coordinator.runtime import wall_clock_ms
-    from ..log.base import SharedLog
+    from ..log.base import LogAway, SharedLog
     from ..log.leased import LEASE_S
     from ..log.registry import SHARED, log_from_url
     from ..log.sqlite.log import SqliteLog
@@ -317,7 +317,10 @@ async def recover_log(options: argparse.Namespace) -> int:
     if options.log.partition(":")[0] in SHARED:
         log = log_from_url(options.log, field="LOG", restored=True)
         assert isinstance(log, SharedLog)
-        await log.connect()
+        try:
+            await log.connect()
+        except LogAway as error:
+            raise CoordinatorNotAvailable(str(error)) from error
         shared = [log.partition(number) for number in range(log.partitions)]
         with suppress(TimeoutError):  # one that was killed holds its lease for some seconds
             async with asyncio.timeout(2 * LEASE_S):

@@ -15,7 +15,7 @@ import socket
 import subprocess
 import tempfile
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -85,10 +85,10 @@ PROPERTIES = """
 process.roles={roles}
 node.id={node_id}
 controller.quorum.voters={voter}
-listeners=PLAINTEXT://127.0.0.1:{port},SASL://127.0.0.1:{sasl_port},TLS://127.0.0.1:{tls_port}{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port},SASL://127.0.0.1:{sasl_port},TLS://127.0.0.1:{tls_port}
+listeners=PLAINTEXT://127.0.0.1:{port},SASL://127.0.0.1:{sasl_port},TLS://127.0.0.1:{tls_port}{more}{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port},SASL://127.0.0.1:{sasl_port},TLS://127.0.0.1:{tls_port}{advertised}
 controller.listener.names=CONTROLLER
-listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL:SASL_SSL,TLS:SSL
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SASL:SASL_SSL,TLS:SSL{protocols}
 ssl.keystore.type=PEM
 ssl.keystore.location={directory}/server.keystore
 ssl.truststore.type=PEM
@@ -142,10 +142,17 @@ class Broker:
     """
 
     def __init__(
-        self, directory: Path, jars: Path, more: str = "", *, node_id: int = 1, first: Broker | None = None
+        self,
+        directory: Path,
+        jars: Path,
+        more: str = "",
+        *,
+        node_id: int = 1,
+        first: Broker | None = None,
+        proxied: Mapping[int, int] | None = None,
     ) -> None:
         """``first``: the broker whose cluster it joins, and which is the controller; null: it has its own."""
-        self._first = first
+        self._first, self._proxied = first, proxied or {}
         self._directory, self._jars, self.certificates = directory, jars, directory
         create_certificates(directory, "server", "client", "other")
         pem = [(directory / f"server.{ending}").read_text() for ending in ("key", "pem")]
@@ -178,6 +185,9 @@ class Broker:
                 directory=self._directory,
                 password=PASSWORD,
                 data=self._directory / "data",
+                more="".join(f",PROXIED{each}://127.0.0.1:{each}" for each in self._proxied),
+                advertised="".join(f",PROXIED{each}://127.0.0.1:{at}" for each, at in self._proxied.items()),
+                protocols="".join(f",PROXIED{each}:PLAINTEXT" for each in self._proxied),
             )
             + self._more
         )
@@ -245,20 +255,23 @@ class Broker:
 
 
 @contextlib.contextmanager
-def running_broker(more: str = "", *, node_id: int = 1, first: Broker | None = None) -> Iterator[Broker]:
+def running_broker(
+    more: str = "", *, node_id: int = 1, first: Broker | None = None, proxied: Mapping[int, int] | None = None
+) -> Iterator[Broker]:
     """A broker until the end of the block.
 
     Args:
         more: lines of its properties; they take precedence.
         node_id: the broker's id.
         first: the broker whose cluster it joins; null: one of its own.
+        proxied: more ports that it listens at, and for each the port of a proxy, which it names to its clients.
 
     Raises:
         Unavailable: Java is missing, or the jars cannot be fetched.
     """
     jars = fetched_jars()
     with tempfile.TemporaryDirectory(prefix="connectgroup-broker-") as scratch:
-        broker = Broker(Path(scratch), jars, more, node_id=node_id, first=first)
+        broker = Broker(Path(scratch), jars, more, node_id=node_id, first=first, proxied=proxied)
         try:
             broker.start()
             yield broker

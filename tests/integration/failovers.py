@@ -1,11 +1,11 @@
 """Coordinators of one log as processes, and many fail-overs of them, counted.
 
-    python -m tests.integration.failovers --rounds 100
+    python -m tests.integration.failovers --rounds 100 [--log kafka]
 
-Three coordinators share a log in PostgreSQL; two workers run idle tasks, which log each start and stop, and a pipeline
-on Spark. Each round acknowledges a change, makes the coordinator that serves fail in one of the ways of ``KINDS``, and
-waits until one serves again. Counted are rows that are missing or doubled, changes that were acknowledged and lost, and
-tasks that were started again or run on two workers.
+Three coordinators share a log in PostgreSQL, or in Kafka; two workers run idle tasks, which log each start and stop,
+and a pipeline on Spark. Each round acknowledges a change, makes the coordinator that serves fail in one of the ways of
+``KINDS``, and waits until one serves again. Counted are rows that are missing or doubled, changes that were
+acknowledged and lost, and tasks that were started again or run on two workers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from connectgroup.testing.real_group import TcpProxy
 from tests.spark.postgres_server import RestartableServer
@@ -33,9 +33,12 @@ from tests.spark.postgres_server import RestartableServer
 from .commands import CONNECTOR, CommandGroup
 from .processes import COMMAND, START_PATIENCE_S, Program, call_command, free_ports, marked, wait
 
+if TYPE_CHECKING:
+    from tests.consumer.broker import Broker
+
 KINDS: Final = ("kill", "suspend", "stop", "cut", "database")
 """The coordinator that serves gets SIGKILL, or SIGSTOP and back, or SIGTERM, or loses its network to the database; or
-the database is killed and started again."""
+the database (the broker) is killed and started again."""
 
 SLICES: Final = 8
 """Slices of the source ``datagen``: the ids of slice n are n, n + 8, n + 16, ..."""
@@ -154,8 +157,11 @@ class Failovers:
         took_ms: how long the fail-overs of each kind took; ``fail`` adds to it.
     """
 
-    def __init__(self, root: Path, *, tasks: int, has_pipeline: bool, session_timeout_ms: int) -> None:
+    def __init__(
+        self, root: Path, *, tasks: int, has_pipeline: bool, session_timeout_ms: int, log: str = "postgresql"
+    ) -> None:
         self.root, self._has_pipeline, self._session_timeout_ms = root, has_pipeline, session_timeout_ms
+        self._log = log
         self.group = Group(root, tasks=tasks)
         self.table = root / "rows.sqlite"
         self.took_ms: dict[str, list[int]] = {}
@@ -171,12 +177,10 @@ class Failovers:
         return self
 
     def _start(self) -> None:
-        self._server = self._stack.enter_context(RestartableServer())
-        head, port, database = re.fullmatch(r"(.*:)(\d+)(/.*)", self._server.url).groups()  # type: ignore[union-attr]
-        cables = [self._stack.enter_context(Cable(int(port))) for _ in range(3)]
-        logs = [f"{head}{cable.port}{database}" for cable in cables]
+        cables = self._start_on_kafka() if self._log == "kafka" else self._start_on_postgres()
+        logs = list(cables)
         self.coordinators = Coordinators(logs, self._stack, session_timeout_ms=self._session_timeout_ms)
-        self._cables = dict(zip(self.coordinators.running, cables, strict=True))
+        self._cables = dict(zip(self.coordinators.running, cables.values(), strict=True))
         self.group.address = self.coordinators.addresses
         self.coordinators.wait_for_all()
         self.group.put(CONNECTOR, self.group.tasks)
@@ -193,6 +197,22 @@ class Failovers:
         if self._has_pipeline:
             wait("rows", lambda: self.rows() > 1_000, self.output, START_PATIENCE_S)
         self._before = self._events()
+
+    def _start_on_postgres(self) -> dict[str, Cable]:
+        """Start a server; the cables to it by the URL of the log behind each."""
+        self._server: RestartableServer | Broker = self._stack.enter_context(RestartableServer())
+        head, port, database = re.fullmatch(r"(.*:)(\d+)(/.*)", self._server.url).groups()  # type: ignore[union-attr]
+        cables = [self._stack.enter_context(Cable(int(port))) for _ in range(3)]
+        return {f"{head}{cable.port}{database}": cable for cable in cables}
+
+    def _start_on_kafka(self) -> dict[str, Cable]:
+        """As ``_start_on_postgres``; the broker names the cable itself to the clients that come through it."""
+        from tests.consumer.broker import running_broker
+
+        cables = {port: self._stack.enter_context(Cable(port)) for port in free_ports(3)}
+        proxied = {port: cable.port for port, cable in cables.items()}
+        self._server = self._stack.enter_context(running_broker(proxied=proxied))
+        return {f"kafka://127.0.0.1:{cable.port}/connectgroup-log": cable for cable in cables.values()}
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
@@ -297,6 +317,7 @@ def main(arguments: Sequence[str] | None = None, say: Callable[[str], None] = pr
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--tasks", type=int, default=300, help="idle tasks (300)")
+    parser.add_argument("--log", choices=("postgresql", "kafka"), default="postgresql")
     parser.add_argument("--kinds", default=",".join(KINDS), help=f"in turn ({','.join(KINDS)})")
     parser.add_argument("--no-pipeline", action="store_true", help="idle tasks alone, without Spark")
     parser.add_argument("--session-timeout-ms", type=int, default=20_000, help="as docs/several-machines.md says")
@@ -307,15 +328,23 @@ def main(arguments: Sequence[str] | None = None, say: Callable[[str], None] = pr
         tempfile.TemporaryDirectory(prefix="connectgroup-failovers-") as root,
         marked(),
         Failovers(
-            Path(root), tasks=options.tasks, has_pipeline=not options.no_pipeline, session_timeout_ms=timeout
+            Path(root),
+            tasks=options.tasks,
+            has_pipeline=not options.no_pipeline,
+            session_timeout_ms=timeout,
+            log=options.log,
         ) as failovers,
     ):
+        last: dict[str, int] = {}
         for number in range(options.rounds):
             kind, began = kinds[number % len(kinds)], time.monotonic()
             failovers.fail(kind)
             counted = failovers.check()
             bad = {what: count for what, count in counted.items() if count and what != "rows missing"}
             say(f"round {number + 1}: {kind}, {time.monotonic() - began:.1f} s, {bad or 'nothing'} to complain of")
+            if bad != last:
+                say(failovers.coordinators.output())
+            last = bad
         counted = failovers.check()  # before the workers stop the tasks
         failovers.stop()
         rows = {what: count for what, count in failovers.check().items() if what.startswith("rows")}

@@ -512,6 +512,14 @@ async def test_groups_of_all_partitions_are_recovered(
             assert len(await admin.list_groups()) == len(GROUPS)
 
 
+@pytest.mark.parametrize("server", ["postgresql://test@127.0.0.1:1/groups", "kafka://127.0.0.1:1/groups"])
+def test_groups_of_a_server_that_is_away_may_be_recovered_later(
+    server: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["groups", "recover", server]) == 5
+    assert f"{server.replace('test@', '')}: " in capsys.readouterr().err
+
+
 @pytest.mark.asyncio
 async def test_groups_of_all_partitions_of_a_restored_log_are_recovered_at_the_next_start(
     database: str, tmp_path: Path, quick: None, caplog: pytest.LogCaptureFixture

@@ -715,6 +715,39 @@ async def test_missing_rights_are_named(database: str) -> None:
             await admin.execute(f"DROP USER {user}")
 
 
+async def test_server_that_may_lose_acknowledged_changes_is_refused_or_warned_of(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with running_server() as url:
+        async with session(url) as admin:
+            async with opened(log_at(f"{url}?options=-csynchronous_commit%3Dlocal")[0]):
+                pass  # there is no standby that could lack a change
+            await admin.execute("SET synchronous_commit = local")
+            for name, value in ("full_page_writes", "off"), ("synchronous_standby_names", "missing"):
+                await admin.execute(f"ALTER SYSTEM SET {name} = '{value}'")
+            await admin.execute("SELECT pg_reload_conf()")
+            shown = "SELECT 1 WHERE current_setting('full_page_writes') = 'off'"
+            is_read = None
+            while is_read is None:  # the server takes a while to read its settings
+                await asyncio.sleep(0.01)
+                is_read = await (await admin.execute(shown)).fetchone()
+            local = log_at(f"{url}?options=-csynchronous_commit%3Dlocal")[0]
+            with pytest.raises(LogError, match=r"commit is local for user test, .* synchronous standby .*; allowed: "):
+                await local.connect()
+            caplog.clear()
+            log = log_at(url)[0]
+            await log.connect()
+            await log.connect()
+            assert [each.partition(": ")[2] for each in caplog.messages] == [
+                f"{name} is off: a crash of its machine destroys the log" for name in ("fsync", "full_page_writes")
+            ]
+            await admin.execute("ALTER TABLE connectgroup.records SET UNLOGGED")
+            with pytest.raises(LogError, match=r"records.* is unlogged: .*; allowed: ALTER TABLE .* SET LOGGED"):
+                await log.connect()
+            await log.close()
+            await local.close()
+
+
 async def test_unreachable_server_is_distinguished_from_one_that_refuses(postgres: str) -> None:
     server = postgres.rpartition("/")[0]
     for url in "postgresql://test@127.0.0.1:1/postgres", "postgresql://test@nowhere.invalid/postgres":

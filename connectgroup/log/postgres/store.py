@@ -232,7 +232,8 @@ WHERE seen > clock_timestamp() - %(kept_s)s * interval '1 s' ORDER BY address, p
 
 _CHECKS: Final = """
 SELECT current_setting('server_version_num')::int, pg_is_in_recovery(), current_setting('synchronous_commit'),
-    current_setting('fsync'), current_user::text, has_database_privilege(current_database(), 'CREATE'),
+    current_setting('synchronous_standby_names') <> '', current_setting('fsync'), current_setting('full_page_writes'),
+    current_user::text, has_database_privilege(current_database(), 'CREATE'),
     n.oid, (SELECT count(*) FROM pg_class WHERE relnamespace = n.oid AND relkind = 'r' AND relname ~ %(owners)s),
     has_schema_privilege(n.oid, 'USAGE'), has_schema_privilege(n.oid, 'CREATE'),
     has_function_privilege('pg_control_system()', 'EXECUTE')
@@ -242,6 +243,11 @@ FROM (VALUES (1)) one LEFT JOIN pg_namespace n ON n.nspname = %(schema)s
 _RIGHTS: Final = """
 SELECT t.name, r.name FROM unnest(%(tables)s::text[]) t (name), unnest(%(rights)s::text[]) r (name)
 WHERE NOT has_table_privilege(t.name, r.name)
+"""
+
+_UNLOGGED: Final = """
+SELECT t.name FROM unnest(%(tables)s::text[]) t (name) JOIN pg_class c ON c.oid = t.name::regclass
+WHERE c.relpersistence <> 'p'
 """
 
 _RIGHTS_NEEDED: Final = ("SELECT", "INSERT", "UPDATE", "DELETE")
@@ -329,20 +335,25 @@ class PostgresStore(LeasedStore):
             if error.__cause__ is not None and _is_away(error.__cause__):
                 raise LogAway(str(error)) from error
             raise
-        version, is_standby, synchronous, fsync, user, may_create, schema, count, *rights = found
+        version, is_standby, synchronous, is_replicated, fsync, full_pages, user, may_create, schema, count, *rights = (
+            found
+        )
         may_use, may_create_in, may_identify = rights
         if version < OLDEST_SERVER * 10_000:
             raise LogError(f"{self.name}: runs PostgreSQL {version // 10_000}; allowed: {OLDEST_SERVER} or later")
         if is_standby:
             raise LogError(f"{self.name}: is a standby, which takes no writes; allowed: the primary")
-        if synchronous == "off":
+        if synchronous == "off" or (synchronous == "local" and is_replicated):
+            lost = "a crash of the server" if synchronous == "off" else "a fail-over to its synchronous standby"
             raise LogError(
-                f"{self.name}: synchronous_commit is off for user {printable(user)}, so that a crash of the server "
-                "loses acknowledged changes; allowed: ALTER ROLE ... SET synchronous_commit = on"
+                f"{self.name}: synchronous_commit is {synchronous} for user {printable(user)}, so that {lost} loses "
+                "acknowledged changes; allowed: ALTER ROLE ... SET synchronous_commit = on"
             )
-        if fsync == "off" and not self._has_warned:
+        if not self._has_warned:
+            for setting, value in ("fsync", fsync), ("full_page_writes", full_pages):
+                if value == "off":
+                    logger.warning("%s: %s is off: a crash of its machine destroys the log", self.name, setting)
             self._has_warned = True
-            logger.warning("%s: fsync is off: a crash of its machine destroys the log", self.name)
         if not may_identify:
             raise LogError(
                 f"{self.name}: user {printable(user)} may not identify the server; "
@@ -366,7 +377,7 @@ class PostgresStore(LeasedStore):
                 f"{self.expected_partitions}: the number cannot be changed; allowed: --partitions {count}, or none"
             )
         self.partitions = count
-        await self._check_rights(user)
+        await self._check_tables(user)
         ((stored,),) = await self._run(self._lease, "SELECT max(version) FROM {owner}")
         if stored is None:
             raise LogError(f"{self.name}: has lost the row of its owner")
@@ -392,21 +403,24 @@ class PostgresStore(LeasedStore):
             await self._lease.run(sql.SQL(";").join(statements), {})
         except LogError:
             # Another coordinator that starts now may have created them.
-            ((_, _, _, _, _, _, _, count, *_),) = await self._run(
-                self._lease, _CHECKS, schema=self._schema, owners=_OWNERS
-            )
+            ((*_, count, _, _, _),) = await self._run(self._lease, _CHECKS, schema=self._schema, owners=_OWNERS)
             if not count:
                 raise
             return int(count)
         return wanted
 
-    async def _check_rights(self, user: str) -> None:
+    async def _check_tables(self, user: str) -> None:
         tables = [f"{_quoted(self._schema)}.{table}{self._suffix()}" for table in _TABLES]
         lacking = await self._run(self._lease, _RIGHTS, tables=tables, rights=list(_RIGHTS_NEEDED))
         if lacking:
             table, right = lacking[0]
             raise LogError(
                 f"{self.name}: user {printable(user)} lacks {right} on {printable(table)}; allowed: {self.grants}"
+            )
+        for (table,) in await self._run(self._lease, _UNLOGGED, tables=tables):
+            raise LogError(
+                f"{self.name}: {printable(table)} is unlogged: a crash of the server empties it; "
+                f"allowed: ALTER TABLE {printable(table)} SET LOGGED"
             )
 
     # ------------------------------------------------------------------------------------------ the lease
