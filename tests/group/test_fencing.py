@@ -18,6 +18,7 @@ from connectgroup.group.connect.state import ConnectGroupState
 from connectgroup.group.kernel.outcome import CancelTimer, SetTimer, Timer, TimerKey, TimerKind, rebalance
 from connectgroup.group.kernel.state import ANY_PROCESS, NO_PROCESS, Process
 from connectgroup.protocol.messages.common import grouped
+from connectgroup.protocol.messages.connectors import ConnectorChange
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
 from connectgroup.protocol.records.base import Key, Kind, Tombstone
 from connectgroup.protocol.records.connect import CurrentRecord, MemberState, held
@@ -256,6 +257,38 @@ def test_revocation_after_a_lost_grant_at_the_same_epoch_comes_first(fixed: Fixe
     scene.join("m3")
     assert units_at(scene.heartbeat("m1", 11, foo(0, 1), full=True)) == (11, ["foo-0"])  # the revocation first
     assert units_at(scene.heartbeat("m1", 11, foo(0))) == (12, ["foo-0", "foo-2"])  # then the grant
+
+
+def test_unit_of_a_lost_grant_is_granted_after_a_revocation_that_grows(fixed: FixedAssignor) -> None:
+    """The grant of foo-2 was lost; the member stops foo-1, and reports nothing while bar is deleted (CA-19).
+
+    The response to that heartbeat lists all that the member is to keep, foo-2 as well, without a grant: the member
+    accepts no unit while it revokes (PD-02). The grant comes with the response to its acknowledgement.
+    """
+    runs = foo(0, 1) | {Unit("bar")}
+    scene = Scene.stable(
+        settings(fixed), epoch=10, connectors={"foo": 3, "bar": 0}, members={"m0": foo(-1, 2), "m1": runs}
+    )
+    fixed.target = {"m0": foo(-1), "m1": runs | foo(2)}
+    scene.join("m2")
+    scene.heartbeat("m1", 10)
+    scene.heartbeat("m0", 10)
+    scene.heartbeat("m0", 10, foo(-1))
+    scene.heartbeat("m1", 11, lost=True)
+    fixed.target = {"m0": foo(-1), "m1": foo(0, 2) | {Unit("bar")}, "m2": foo(1)}
+    scene.join("m3")
+    assert units_at(scene.heartbeat("m1", 11, runs, full=True)) == (11, ["bar", "foo-0"])
+    fixed.target = {"m0": foo(-1), "m1": foo(0, 2), "m2": foo(1)}
+    scene.update(ConnectorChange(connector="bar", delete=True))
+    grown = scene.heartbeat("m1", 11)
+    assert units_at(grown) == (11, ["foo-0", "foo-2"])
+    assert grown.assignment is not None
+    assert not grown.assignment.grants
+    assert units_at(scene.heartbeat("m1", 11, runs, full=True)) == (11, ["foo-0"]), "a report withholds foo-2 (CN-13)"
+    granted = scene.heartbeat("m1", 11, foo(0)).assignment
+    assert granted is not None
+    (grant,) = granted.grants
+    assert (grant.connector, grant.task, grant.owner_epoch) == ("foo", 2, 11)
 
 
 def test_lost_revocation_is_repeated(rest: Scene, fixed: FixedAssignor) -> None:

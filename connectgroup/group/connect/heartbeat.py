@@ -210,7 +210,9 @@ def _assignment(draft: ConnectDraft, member_id: str, current: Current[Unit], kno
     """The member's whole assignment, with the fencing token and configuration of every unit new to the member.
 
     While revocations are pending, the assignment contains only units that the member knows and keeps: "either revoked
-    or newly assigned, never both" holds for the response even if an earlier assignment was lost (CN-13).
+    or newly assigned, never both" holds for the response even if an earlier assignment was lost (CN-13). A request
+    without owned units does not say what the member knows. All that it holds counts then: a unit of a lost assignment
+    is listed without its grant, the member accepts none while it revokes, and its acknowledgement gets the grant.
     """
     group, target = draft.group, draft.target(member_id)
     reached = current.epoch == draft.target_epoch

@@ -11,7 +11,7 @@ from connectgroup.group.connect.state import ConnectGroupState
 from connectgroup.group.kernel.outcome import Computed, Outcome, TimerKey, TimerKind
 from connectgroup.protocol.messages.api import Request, Response
 from connectgroup.protocol.messages.assignment import InstallRequest, PrepareRequest
-from connectgroup.protocol.messages.common import grouped
+from connectgroup.protocol.messages.common import grouped, units_of
 from connectgroup.protocol.messages.connectors import UpdateConnectorsRequest
 from connectgroup.protocol.messages.describe import DescribeRequest
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
@@ -89,7 +89,7 @@ class RequestsAreIdempotent(Invariant):
         second = handle(group, request, now_ms, self.cluster.settings)
         if second.records:
             self.broken(f"{request}, repeated, writes {_kinds(second)}, after {_kinds(outcome)}")
-        if not _same(what, outcome.response, second.response):
+        if not _same(what, _as_reported(group, what, request, outcome.response), second.response):
             self.broken(f"responded {outcome.response}, repeated {second.response}, to {what}")
 
     def _repeated(self, group: ConnectGroupState, what: ConnectRequest) -> ConnectRequest | None:
@@ -125,6 +125,22 @@ def _kinds(outcome: Outcome[Any]) -> list[str]:
 def _failed_install(what: ConnectRequest, response: Any) -> bool:
     """A failure is counted; if the same member is chosen again at once, the repetition is counted too."""
     return isinstance(what, InstallRequest) and bool(what.error or response.error_code)
+
+
+def _as_reported(group: ConnectGroupState, what: ConnectRequest, repeated: ConnectRequest, response: Any) -> Any:
+    """The response, without the units that a report of the owned units would have withheld (CN-13).
+
+    A heartbeat without owned units says "unchanged", and the group does not keep what a member reported. If the
+    response that assigned a unit was lost, and others must be revoked since, the response to that heartbeat lists the
+    unit all the same, without a grant. A worker accepts no unit while it revokes (PD-02), and the report that
+    acknowledges gets the grant.
+    """
+    if not isinstance(what, HeartbeatRequest) or what.owned is not None or not isinstance(repeated, HeartbeatRequest):
+        return response
+    if response.assignment is None or repeated.owned is None or not group.current(what.member_id).pending:
+        return response
+    known = units_of(response.assignment.units) & units_of(repeated.owned)
+    return replace(response, assignment=replace(response.assignment, units=grouped(known)))
 
 
 def _same(request: Request, first: Any, second: Any) -> bool:
