@@ -8,6 +8,7 @@ of them takes, so that a busy machine changes nothing; what is quadratic exceeds
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -22,7 +23,7 @@ from connectgroup.checks import parse_address
 from connectgroup.config.connector_validation import validate
 from connectgroup.config.secrets import Secrets, check_references
 from connectgroup.connectors.transforms import parse_chain
-from connectgroup.dataplane.columns import from_ddl
+from connectgroup.dataplane.columns import NUMBER_TEXT, from_ddl
 from connectgroup.dataplane.settings import unknown_setting
 from connectgroup.errors import ConnectGroupError, WireError
 from connectgroup.masking import masked_text, masked_value, without_secrets
@@ -34,6 +35,7 @@ from connectgroup.sasl import SaslError, ScramClient, ScramServer
 from connectgroup.spark.avro import AvroCodec, columns_of as avro_columns
 from connectgroup.spark.errors import root_cause
 from connectgroup.spark.kafka_client import client_settings
+from connectgroup.spark.sinks.tables import NUMBER
 from connectgroup.spark.sources.catalog import is_slice_of
 from connectgroup.spark.sources.dialect import (
     LineDialect,
@@ -206,6 +208,8 @@ def _avro(kind: Any) -> Callable[[str], object]:
 READERS: Final[dict[str, Callable[[str], object]]] = {
     "body of a request": lambda text: parse_json(_bytes(text)),
     "columns in DDL": from_ddl,
+    "number": NUMBER_TEXT.fullmatch,
+    "number in a sink": lambda text: re.fullmatch(NUMBER, text),
     "masked text": masked_text,
     "masked value": lambda text: masked_value(text, text),
     "text without secrets": lambda text: without_secrets(text, {"password": "secret"}),

@@ -54,7 +54,7 @@ _COLUMN: Final = re.compile(
 )
 _DECIMAL: Final = re.compile(r"DECIMAL\((\d+), ?(\d+)\)")
 MAX_PRECISION: Final = 38
-NUMBER_TEXT: Final = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+NUMBER_TEXT: Final = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,7 @@ class RestContext:
         admin: sends the requests to the coordinator.
         feeds: the streams of events; closed by the caller.
         group_id: the group that ``/connectors`` shows.
+        descriptions: the bodies of descriptions of groups.
         version: the version in ``GET /``.
         commit: the commit there: the version of connectgroup.
         loggers: the loggers of this process.
@@ -67,6 +68,7 @@ class RestContext:
     admin: Admin
     feeds: Feeds
     group_id: str
+    descriptions: groups.Descriptions = field(default_factory=groups.Descriptions)
     version: str = VERSION
     commit: str = ""
     loggers: Loggers = field(default_factory=Loggers)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -12,7 +13,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
+from ...client.admin import Admin
+from ...protocol.messages.describe import DescribedGroup
 from ...protocol.units import printable
+from ...threads import NoThread, off_loop
 from .. import views
 from ..access import (
     ALTER_GROUP,
@@ -25,12 +29,16 @@ from ..access import (
     operations_on,
 )
 from ..errors import RestError
+from ..events import MAX_TURN_S
 from ..operations import ANY, NUMBER, TEXT, Operation, listing, mapping
 
 logger = logging.getLogger(__name__)
 
 MAX_POINTS: Final = 240
 POINTS: Final = {**NUMBER, "minimum": 1, "maximum": MAX_POINTS}
+
+FEW_UNITS: Final = 200
+"""The body of so many takes some milliseconds."""
 
 SEND_TIMEOUT_S: Final = 30.0
 """A stream whose client reads nothing for this long ends."""
@@ -50,8 +58,58 @@ async def list_groups(request: Request) -> Response:
 
 async def describe_group(request: Request) -> Response:
     """Epochs, workers, delayed units, connectors and the state of each unit."""
-    group = await request.state.context.admin.describe(request.path_params["group"])
-    return JSONResponse(views.group_description(group))
+    context = request.state.context
+    user = request.state.user if context.access else ""
+    body = await context.descriptions.of(context.admin, request.path_params["group"], user)
+    return Response(body, media_type="application/json")
+
+
+class Descriptions:
+    """The bodies of ``GET /groups/{group}``, made for many clients at a time.
+
+    One for 5,000 tasks takes 100 ms. Clients that ask for a group while its body is made share the next one: that
+    begins after their requests, so each client reads what it has written.
+    """
+
+    def __init__(self) -> None:
+        # By group and user: the body that is being made, and the one that has not begun. ``_make`` changes both.
+        self._begun: dict[tuple[str, str], asyncio.Task[bytes]] = {}
+        self._next: dict[tuple[str, str], asyncio.Task[bytes]] = {}
+
+    async def of(self, admin: Admin, group_id: str, user: str) -> bytes:
+        """The body for a request that has arrived now.
+
+        Args:
+            admin: describes the group for this user.
+            user: empty: the body is the same for all.
+
+        Raises:
+            ConnectGroupError: the group cannot be described.
+        """
+        key = group_id, user
+        task = self._next.get(key)
+        if task is None:
+            task = self._next[key] = asyncio.create_task(self._make(admin, key), name=f"describe {printable(group_id)}")
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())  # all its clients may have gone
+        return await asyncio.shield(task)
+
+    async def _make(self, admin: Admin, key: tuple[str, str]) -> bytes:
+        if (begun := self._begun.get(key)) is not None:
+            await asyncio.wait([begun], timeout=MAX_TURN_S)
+        task = self._begun[key] = self._next.pop(key)
+        try:
+            group = await admin.describe(key[0])
+            if sum(len(each.units) for each in group.connectors) > FEW_UNITS:
+                with suppress(NoThread):
+                    return await off_loop(f"show {printable(key[0])}", _body, group)
+            return _body(group)
+        finally:
+            if self._begun.get(key) is task:
+                del self._begun[key]
+
+
+def _body(group: DescribedGroup) -> bytes:
+    return bytes(JSONResponse(views.group_description(group)).body)
 
 
 async def describe_connector(request: Request) -> Response:

@@ -1,0 +1,62 @@
+"""``GET /groups/{group}`` of many clients at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from connectgroup.client.admin import Admin
+from connectgroup.coordinator.runtime import Coordinator
+from connectgroup.errors import GroupIdNotFound
+from connectgroup.protocol.messages.api import Request, Response
+from connectgroup.protocol.messages.describe import DescribeRequest
+from connectgroup.rest.routes import groups
+from connectgroup.rest.routes.groups import Descriptions
+from tests.coordinator.builders import GROUP, add, send, serving, tick
+
+pytestmark = pytest.mark.asyncio
+
+
+class Held:
+    """A coordinator whose descriptions wait."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self.coordinator = coordinator
+        self.began = 0
+        self.has_begun, self.may_go_on = asyncio.Event(), asyncio.Event()
+
+    async def handle(self, request: Request, **client: Any) -> Response:
+        if isinstance(request, DescribeRequest):
+            self.began += 1
+            self.has_begun.set()
+            await self.may_go_on.wait()
+        return await self.coordinator.handle(request, **client)
+
+
+@pytest.mark.parametrize("in_thread", [False, True])
+async def test_clients_that_ask_at_the_same_time_share_a_description_that_has_what_they_wrote(
+    in_thread: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(groups, "FEW_UNITS", 0 if in_thread else 200)
+    async with serving() as coordinator:
+        await send(coordinator, add("before"))
+        held, descriptions = Held(coordinator), Descriptions()
+        async with Admin.local(held) as admin:
+            first = asyncio.create_task(descriptions.of(admin, GROUP, ""))
+            await held.has_begun.wait()
+            await send(coordinator, add("after"))
+            others = [asyncio.create_task(descriptions.of(admin, GROUP, "")) for _ in range(50)]
+            others[0].cancel()  # a client that goes away
+            await tick()
+            held.may_go_on.set()
+            assert json.loads(await first)["group_id"] == GROUP
+            for body in await asyncio.gather(*others[1:]):
+                assert {each["name"] for each in json.loads(body)["connectors"]} == {"before", "after"}
+            assert held.began == 2
+            await descriptions.of(admin, GROUP, "")
+            assert held.began == 3, "nothing is kept"
+            with pytest.raises(GroupIdNotFound):
+                await descriptions.of(admin, "nosuch", "")
