@@ -20,6 +20,7 @@ from ..protocol.messages.common import config_of, each_unit, units_of
 from ..protocol.messages.describe import (
     KEPT,
     NOT_STARTED,
+    UNKNOWN,
     DescribedConnector,
     DescribedGroup,
     DescribedMember,
@@ -146,6 +147,8 @@ def move_text(move: Move) -> str:
         downtime = f"downtime {move.downtime_ms} ms ({downtime})"
     elif move.downtime_ms == NOT_STARTED:
         downtime += f", not started: {move.target} released it before it ran"
+    elif move.downtime_ms == UNKNOWN:
+        downtime += ", downtime not known any more"
     else:
         downtime += ", not reported as running again"
     if move.source == move.target:

@@ -12,7 +12,7 @@ from connectgroup.analysis.explain import TaskExplanation, explain_task, find_un
 from connectgroup.errors import NameNotFound
 from connectgroup.protocol.messages.assignment import DelayedUnits
 from connectgroup.protocol.messages.common import entries, grouped
-from connectgroup.protocol.messages.describe import NOT_STARTED
+from connectgroup.protocol.messages.describe import NOT_STARTED, UNKNOWN
 
 C0, C1, OTHER = Unit("c", 0), Unit("c", 1), Unit("d", 0)
 
@@ -137,11 +137,12 @@ def test_moves_that_did_not_start_are_counted_and_named() -> None:
         Move(connector="c", task=0, source="b", target="a", handover_ms=7, downtime_ms=NOT_STARTED),
         Move(connector="c", task=1, source="b", target="d", handover_ms=5, downtime_ms=6, failed_ms=1),
         Move(connector="c", task=2, source="b", target="d", handover_ms=4),
+        Move(connector="c", task=3, source="b", target="d", handover_ms=3, downtime_ms=UNKNOWN),
     )
     rebalance = Rebalance(
         epoch=4,
         causes=("b left",),
-        moved=3,
+        moved=4,
         max_downtime_ms=6,
         max_handover_ms=7,
         moves=moves,
@@ -149,11 +150,12 @@ def test_moves_that_did_not_start_are_counted_and_named() -> None:
         finished_ms=8,
     )
     line, *details = rebalance_lines([rebalance], moves=True)
-    assert "| 3 moved, 1 of them not started, maximum downtime 6 ms, 1 not running again, handover 7 ms |" in line
+    assert "| 4 moved, 1 of them not started, maximum downtime 6 ms, 1 not running again, handover 7 ms |" in line
     assert details == [
         "  c-0: b -> a, handover 7 ms, not started: a released it before it ran",
         "  c-1: b -> d, downtime 6 ms (handover 5 ms, failed 1 ms before)",
         "  c-2: b -> d, handover 4 ms, not reported as running again",
+        "  c-3: b -> d, handover 3 ms, downtime not known any more",
     ]
 
 

@@ -11,7 +11,7 @@ from connectgroup.group.connect.describe import describe, measure
 from connectgroup.group.connect.state import ConnectGroupState
 from connectgroup.group.kernel.outcome import TimerKind
 from connectgroup.protocol.messages.connectors import ConnectorChange
-from connectgroup.protocol.messages.describe import NOT_STARTED
+from connectgroup.protocol.messages.describe import NOT_STARTED, UNKNOWN
 from connectgroup.protocol.messages.heartbeat import TaskStatus
 from connectgroup.protocol.records.connect import MemberState, UnitState
 from connectgroup.protocol.units import Unit
@@ -164,6 +164,11 @@ def test_downtime_lasts_until_the_new_owner_reports_the_unit_as_running(fixed: F
     scene.now_ms += 7
     scene.heartbeat("m1", 12, statuses=status("foo-0", 12, UnitState.RUNNING))
     assert last_moves(scene) == [("m1", "m2", 25, 28_025), ("m2", "m1", 0, 7)]
+    scene.reload()
+    assert last_moves(scene) == [("m1", "m2", 25, 28_025), ("m2", "m1", 0, 7)]
+    scene.log = invariants.compacted(scene.log)
+    scene.reload()
+    assert last_moves(scene) == [("m1", "m2", 25, UNKNOWN), ("m2", "m1", 0, 7)], "not down: it is running"
 
 
 def test_downtime_includes_the_time_since_the_unit_failed(fixed: FixedAssignor) -> None:

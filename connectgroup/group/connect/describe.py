@@ -11,6 +11,7 @@ from ...errors import GroupIdNotFound
 from ...protocol.messages.common import ConfigEntry, each_unit, grouped, masked
 from ...protocol.messages.describe import (
     NOT_STARTED,
+    UNKNOWN,
     DescribedConnector,
     DescribedGroup,
     DescribedMember,
@@ -153,10 +154,12 @@ def _with_downtime(group: ConnectGroupState, rebalance: Rebalance, move: Move) -
         return replace(move, downtime_ms=downtime_ms)
     # After a load of a compacted log: the last status of the unit, if it is of this move.
     status, grant = group.statuses.get(unit), group.holders.get(unit)
+    # A later assignment has an owner epoch above this rebalance.
+    if grant is None or grant[0] != move.target or grant[1] > rebalance.epoch:
+        return replace(move, downtime_ms=UNKNOWN) if unit in group.stops.unknown(rebalance.epoch) else move
     if status is None or status.state != UnitState.RUNNING or (status.member_id, status.owner_epoch) != grant:
         return move
-    # A later assignment has an owner epoch above this rebalance; an earlier report is older than this assignment.
-    if status.owner_epoch > rebalance.epoch or not 0 < move.assigned_ms <= status.at_ms:
+    if not 0 < move.assigned_ms <= status.at_ms:  # the report is older than this assignment
         return move
     return replace(move, downtime_ms=move.failed_ms + max(0, move.handover_ms) + status.at_ms - move.assigned_ms)
 

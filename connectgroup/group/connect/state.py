@@ -351,9 +351,10 @@ class Stops:
         """Downtimes of units that run again, in rebalances that have not finished."""
         self._failing: dict[Unit, int] = {}
         """Since when units that ran are FAILED or STALLED."""
-        # Of finished rebalances by epoch: their units that were stopped before they were reported, and the downtimes of
-        # their moves. ``forget_rebalance`` removes them.
+        # Of finished rebalances by epoch: their units that were stopped before they were reported, those whose
+        # assignment a compacted log no longer has, and the downtimes of their moves. ``forget_rebalance`` removes them.
         self._not_started: dict[int, set[Unit]] = {}
+        self._unknown: dict[int, set[Unit]] = {}
         self._downtimes: dict[int, dict[Unit, int]] = {}
 
     def stop(self, unit: Unit, member_id: str, at_ms: int, *, has_status: bool) -> None:
@@ -411,6 +412,8 @@ class Stops:
             arrival = self._arrived[unit]
             if not arrival.epoch:
                 arrival.epoch, arrival.is_listed = rebalance.epoch, unit in listed
+        if unknown := listed - landed.keys():
+            self._unknown[rebalance.epoch] = unknown
         for unit in self._ran.keys() & listed:
             self._downtimes.setdefault(rebalance.epoch, {})[unit] = self._ran[unit]
         self._ran.clear()
@@ -423,6 +426,10 @@ class Stops:
         """The listed moves of a rebalance whose unit was released before it was reported."""
         return self._not_started.get(epoch, set())
 
+    def unknown(self, epoch: int) -> set[Unit]:
+        """The listed moves of a rebalance of which a compacted log has no assignment."""
+        return self._unknown.get(epoch, set())
+
     def forget(self, unit: Unit) -> None:
         """The unit should not run any more."""
         self._stopped.pop(unit, None)
@@ -433,6 +440,7 @@ class Stops:
     def forget_rebalance(self, epoch: int) -> None:
         """The rebalance is no longer kept."""
         self._not_started.pop(epoch, None)
+        self._unknown.pop(epoch, None)
         self._downtimes.pop(epoch, None)
 
 

@@ -201,6 +201,7 @@ class DescribedConnector:
 
 
 NOT_STARTED: Final = -2
+UNKNOWN: Final = -3
 """See ``Move.downtime_ms``."""
 
 
@@ -220,8 +221,8 @@ class Move:
         downtime_ms: *(tagged)* in descriptions: for how long the unit processed nothing. From the beginning of the
             handover, or from the failure before it, until the new owner reported the unit as running: a task of Spark
             after its first completed poll. -1 if it has not yet; -2 (``NOT_STARTED``) if the new owner released the
-            unit, or left, before it reported it. Both are unknown (-1) again after a restart of the coordinator, for a
-            move before the last compaction of its log, except the downtime of the latest move of a unit that runs.
+            unit, or left, before it reported it; -3 (``UNKNOWN``) after a restart of the coordinator, for a move before
+            the last compaction of its log that is not the latest one of a unit.
         failed_ms: *(tagged)* for how long the unit had been FAILED or STALLED when it was stopped.
     """
 

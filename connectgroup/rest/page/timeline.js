@@ -138,6 +138,7 @@ const downtime = (move) => {
   if (move.handover_ms < 0) return "moving";
   const handover = `handover ${duration(move.handover_ms)}`;
   if (move.downtime_ms === -2) return `${handover}, not started`;
+  if (move.downtime_ms === -3) return `${handover}, downtime not known any more`;
   return move.downtime_ms >= 0 ? `${duration(move.downtime_ms)} (${handover})` : `${handover}, not running again`;
 };
 
