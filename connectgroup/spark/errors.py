@@ -31,7 +31,10 @@ def root_cause(error: BaseException) -> BaseException:
     causes = raised or [match["message"].strip() for match in _CAUSED_BY.finditer(text)]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     summary = causes[-1] if causes else lines[0] if lines else type(error).__name__
-    return SparkError(f"Spark query failed: {printable(summary, limit=300)}")
+    # Equal failures have equal messages: logs and lists of errors count them instead of repeating them.
+    summary = _NUMBERS.sub("", summary)
+    hint = f"; allowed: {_IN_TIME}" if _TOO_SLOW.search(summary) else ""
+    return SparkError(f"Spark query failed: {printable(summary, limit=300)}{hint}")
 
 
 def _raised(text: str) -> list[str]:
@@ -64,3 +67,7 @@ _OURS = re.compile(r"connectgroup\.(?:spark\.|dataplane\.)?errors\.(?P<name>\w+)
 
 _TRACEBACK = "Traceback (most recent call last):"
 _CAUSED_BY = re.compile(r"^Caused by: (?P<message>[^\n]*)", re.MULTILINE)
+_NUMBERS = re.compile(r"^\[STREAM_FAILED\] Query \[id = [^\]]{1,100}\] terminated with exception: ")
+"""Spark's words around the cause: the numbers of the query and of its run differ at each attempt."""
+_TOO_SLOW = re.compile(r"Python worker failed to connect back|\[CANNOT_OPEN_SOCKET\][^\n]*timed out")
+_IN_TIME = "a machine that starts Spark's Python processes in time; fewer tasks on each core (tasks.max)"

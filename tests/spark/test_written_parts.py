@@ -161,6 +161,18 @@ def test_error_of_python_code_in_a_worker_of_spark_is_named(spark: None) -> None
     assert error.startswith("Spark query failed: ZeroDivisionError: integer division")
 
 
+def test_equal_failures_of_queries_have_equal_messages() -> None:
+    """Spark names the query and its run; a list of errors would repeat the same failure at each attempt."""
+    text = (
+        "[STREAM_FAILED] Query [id = 3aa4b7c3-894f, runId = {}] terminated with exception: "
+        "Python worker failed to connect back. SQLSTATE: XXKST"
+    )
+    one, two = (str(root_cause(Exception(text.format(run)))) for run in ("e98e0ca2", "b470bb24"))
+    assert one == two
+    assert one.startswith("Spark query failed: Python worker failed to connect back. ")
+    assert "fewer tasks on each core (tasks.max)" in one, "the machine is too busy"
+
+
 def test_batch_that_was_planned_while_the_query_stopped_is_not_read() -> None:
     stopping, taken = threading.Event(), list[object]()
 
