@@ -321,13 +321,15 @@ def _database(given: Translation, end: str) -> dict[str, str]:
     login = f"{quote(user, safe='')}@" if user else ""
     tail = f"?{urlencode(options)}" if options else ""
     own[f"{end}.url"] = f"postgresql://{login}{parts.netloc}{parts.path}{tail}"
-    if password:
-        own[f"{end}.password"] = password
-        if "${" not in password:
-            given.notes.append(
-                f"{end}.password: a reference such as ${{file:/path:key}} keeps it out of the configuration"
-            )
-    return own
+    return own | _password(given, end, password)
+
+
+def _password(given: Translation, end: str, password: str) -> dict[str, str]:
+    if not password:
+        return {}
+    if "${" not in password:
+        given.notes.append(f"{end}.password: a reference such as ${{file:/path:key}} keeps it out of the configuration")
+    return {f"{end}.password": password}
 
 
 def _jdbc_source(given: Translation) -> None:
@@ -465,8 +467,7 @@ def _debezium_postgres(given: Translation) -> None:
         "source": "postgres",
         "source.url": f"postgresql://{quote(user, safe='')}@{host}:{port}/{quote(database, safe='')}",
     }
-    if password:
-        own["source.password"] = password
+    own |= _password(given, "source", password)
     given.notes.append(
         "source.incrementing.column: new rows of a table are read, by a column that grows; updates and deletes are "
         "not, and no replication slot is used"

@@ -230,6 +230,12 @@ def test_no_setting_is_dropped_without_a_note(translate: Translate, config: dict
     assert "connectgroup: no.such.setting: left out: no setting here has its meaning" in notes
 
 
+@pytest.mark.parametrize("config", [JDBC_SINK, DEBEZIUM])
+def test_a_password_in_the_file_has_a_note(translate: Translate, config: dict[str, str]) -> None:
+    _, _, notes = translate(config, *BROKERS)
+    assert any("password: a reference such as ${file:/path:key} keeps it out of the conf" in note for note in notes)
+
+
 def test_unknown_class_of_kafka_connect_points_to_the_translation() -> None:
     (error,) = validate({"name": "a", "connector.class": "io.confluent.connect.jdbc.JdbcSinkConnector"}).errors
     assert "connectgroup connectors translate" in str(error)
