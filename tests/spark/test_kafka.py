@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import uuid
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -262,13 +263,43 @@ def test_record_written_while_no_task_runs_is_read_though_all_partitions_were_em
     assert bench.seen() == [0, 1, 2]
 
 
+def test_partition_that_is_added_begins_at_its_start_in_a_task_without_a_position(kafka: str, table: Bench) -> None:
+    """With ``latest``: not so a partition that was there when the first of several tasks committed."""
+    name = f"t{uuid.uuid4().hex}"
+    make_topic(kafka, name, 2)
+    produce(kafka, name, [(n, None, '{"a": 0}') for n in range(2)])
+
+    def started(epoch: int, *numbers: int, of: int) -> list[Run]:
+        tasks = {(n + zlib.crc32(name.encode())) % of for n in numbers}
+        return [
+            _start(table, kafka, name, epoch, source_starting_offsets="latest", task=task, tasks=of)
+            for task in sorted(tasks)
+        ]
+
+    def has_position(number: int) -> bool:
+        with contextlib.closing(SqliteSink.open_positions(SqliteSettings(path=str(table.output), table="t"))) as store:
+            return f"{name}-{number}" in store.positions("flights")
+
+    (first,) = started(1, 0, of=2)
+    first.wait(lambda: has_position(0))
+    (second,) = started(1, 1, of=2)
+    second.wait(lambda: has_position(1))
+    for run in (first, second):
+        run.task.stop()
+    add_partitions(kafka, name, 3)
+    produce(kafka, name, [(n, None, json.dumps({"a": n + 1})) for n in range(3)])
+    runs = started(2, 0, 1, 2, of=3)
+    runs[0].wait(lambda: len(table.seen()) == 3 or any(run.errors for run in runs))
+    assert table.seen() == [1, 2, 3]
+
+
 def _numbers(servers: str, name: str, numbers: range) -> None:
     produce(servers, name, [(0, None, json.dumps({"a": n})) for n in numbers])
 
 
-def _start(table: Bench, servers: str, name: str, epoch: int, **more: str) -> Run:
+def _start(table: Bench, servers: str, name: str, epoch: int, **more: Any) -> Run:
     kafka = {"source": "kafka", "source_bootstrap_servers": servers, "source_topics": name, "source_schema": "a INT"}
-    return table.start(epoch, **{**kafka, **more})  # type: ignore[arg-type]
+    return table.start(epoch, **{**kafka, **more})
 
 
 @pytest.mark.parametrize("new", [2, 15], ids=["shorter", "longer"])

@@ -25,7 +25,7 @@ from ...connector import Lag, LocalPath
 from ...dataplane.columns import Column, Columns, check_names, from_ddl
 from ...dataplane.errors import SourceError
 from ...dataplane.ownership import Owner, Position, Range, metadata_of, ranges_between
-from ...dataplane.source import BatchReader, PartReader, Publisher, Source, field_of, position_of
+from ...dataplane.source import BatchReader, CommittedPositions, PartReader, Publisher, Source, field_of, position_of
 from ...dataplane.transform import listed
 from ...errors import NO_VALUE, ConfigError
 from ...protocol.units import printable
@@ -182,8 +182,18 @@ class KafkaSource(Source):
         self._task, self._tasks = task, tasks
         self._partitions = partitions
         self._first_ends: dict[str, int] = {}
+        # With latest: of each topic, the number of partitions that it had when the first task committed a position.
+        self._first_counts: dict[str, int] = {}
         self._is_tolerant = False
         self.columns = _columns(settings)
+
+    def with_committed(self, committed: CommittedPositions) -> KafkaSource:
+        if self._settings.starting_offsets == "latest":
+            for name, position in committed.read().items():
+                topic, count = self.topic_of(name), metadata_of(position).partition(" ")[2]
+                if count:
+                    self._first_counts[topic] = min(int(count), self._first_counts.get(topic, int(count)))
+        return self
 
     def tolerant(self) -> KafkaSource:
         """A record that the converters cannot read is a dead letter, like a line of a file."""
@@ -246,7 +256,7 @@ class KafkaSource(Source):
             )  # fmt: skip
         starts = {
             topic: {
-                str(n): int(positions.get(f"{topic}-{n}", -2 if self.begins_early(topic, positions) else -1))
+                str(n): int(positions.get(f"{topic}-{n}", -2 if self.begins_early(topic, n, positions) else -1))
                 for n in numbers
             }
             for topic, numbers in mine.items()
@@ -321,9 +331,12 @@ class KafkaSource(Source):
         }
 
     def position(self, topic: str, offset: int) -> int:
-        """Return an offset as a position: with the id of its topic."""
-        topic_id = self._ids.get(topic, "")
-        return Position(offset, topic_id) if topic_id else offset
+        """Return an offset as a position: with the id of its topic and, with ``latest``, its number of partitions when
+        the connector began."""
+        metadata = self._ids.get(topic, "")
+        if self._settings.starting_offsets == "latest":
+            metadata += f" {self._first_counts.get(topic, self._partitions.get(topic, 0))}"
+        return Position(offset, metadata) if metadata else offset
 
     def check_read(self, ranges: Sequence[Range]) -> None:
         # An id never returns: as the topic has its id now, all that was read until now is from it.
@@ -344,7 +357,7 @@ class KafkaSource(Source):
         known = [(topic, n) for topic, n in mine if f"{topic}-{n}" in positions]
         ids = topic_ids(self._settings, {topic for topic, _ in known})
         for topic, n in sorted(known):
-            read = metadata_of(positions[f"{topic}-{n}"])
+            read = metadata_of(positions[f"{topic}-{n}"]).partition(" ")[0]
             if read and ids.get(topic) and ids[topic] != read:
                 raise self._made_anew(topic, read, ids[topic])
         begins = offsets_of(self._settings, known, latest=False)
@@ -404,20 +417,24 @@ class KafkaSource(Source):
         mine = self._mine()
         ends = offsets_of(self._settings, mine, latest=True)
         new = [(topic, n) for topic, n in mine if f"{topic}-{n}" not in positions]
-        early = [(topic, n) for topic, n in new if self.begins_early(topic, positions)]
+        early = [(topic, n) for topic, n in new if self.begins_early(topic, n, positions)]
         for topic, n in new:
             # Spark has noted the end as it was when the query started; this is the first end that was measured since.
             self._first_ends.setdefault(f"{topic}-{n}", ends[f"{topic}-{n}"])
         starts = self._first_ends | offsets_of(self._settings, early, latest=False)
         return Lag(records=sum(max(0, end - positions.get(name, starts.get(name, end))) for name, end in ends.items()))
 
-    def begins_early(self, topic: str, positions: Mapping[str, int]) -> bool:
-        """Whether the partitions of a topic that have no position begin at their start.
+    def begins_early(self, topic: str, number: int, positions: Mapping[str, int]) -> bool:
+        """Whether a partition that has no position begins at its start.
 
-        With ``latest``, they do if others of the task have one: the first batch has committed the end of each
-        partition, so the rest was added since. Its records are newer than the connector.
+        With ``latest``, it does if others of the task have one: the first batch has committed the end of each
+        partition, so the rest was added since. Its records are newer than the connector. Of a task without a position,
+        it does if the topic had fewer partitions when the first task committed one: a task that starts beside the
+        first ones finds theirs, too.
         """
-        return self._settings.starting_offsets == "earliest" or any(self.topic_of(name) == topic for name in positions)
+        if self._settings.starting_offsets == "earliest" or number >= self._first_counts.get(topic, 1 << 31):
+            return True
+        return any(self.topic_of(name) == topic for name in positions)
 
     def _has_partitions(self) -> bool:
         return bool(self._mine())
@@ -446,7 +463,7 @@ class KafkaBatches(PartReader):
         ends = offsets_of(self._settings, self._mine, latest=True)
         is_new = [(topic, n) for topic, n in self._mine if f"{topic}-{n}" not in {**start, **self._first}]
         for is_early in (True, False):
-            found = [(topic, n) for topic, n in is_new if self._source.begins_early(topic, start) == is_early]
+            found = [(topic, n) for topic, n in is_new if self._source.begins_early(topic, n, start) == is_early]
             self._first.update(offsets_of(self._settings, found, latest=not is_early))
         firsts = {name: int(start.get(name, self._first.get(name, 0))) for name in ends}
         if any(last < firsts[name] for name, last in ends.items()):
