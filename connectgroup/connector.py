@@ -226,7 +226,7 @@ class Connector(ABC):
 
     @abstractmethod
     def task_configs(self, max_tasks: int) -> Sequence[Config]:
-        """Return one configuration per task: at least one, at most ``max_tasks`` (``tasks.max``).
+        """Return one configuration per task: at most ``max_tasks`` (``tasks.max``); none while there is nothing to do.
 
         Called when the connector starts and every few seconds after that. A task whose configuration did not change
         keeps running; the other tasks are stopped and restarted under a later owner epoch.

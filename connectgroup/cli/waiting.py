@@ -136,7 +136,6 @@ def _reached(
     return (
         group.assignment_epoch >= version
         and group.state == "Stable"
-        and len(connector.units) > 1
         and all(unit.state == "RUNNING" for unit in connector.units)
         and all(epochs.get(task, -1) > epoch for task, epoch in later_than.items())
     )

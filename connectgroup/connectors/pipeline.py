@@ -411,7 +411,8 @@ def _with_connect_defaults(config: Config) -> Config:
         return config
     defaults = {f"{SOURCE}value.form": "json"}
     if config.get(f"{SOURCE}value.form", "json") == "json":
-        defaults[f"{SOURCE}metadata"] = "key,topic,timestamp,headers"
+        defaults[f"{SOURCE}metadata"] = "key,topic,partition,timestamp,headers"
+    defaults[f"{SINK}keep.partitions"] = "true"
     return {**defaults, **config}
 
 

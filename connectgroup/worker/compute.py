@@ -276,11 +276,11 @@ def check_task_configs(connector: Connector, configs: Sequence[Mapping[Any, Any]
     """Check what ``Connector.task_configs`` has returned.
 
     Raises:
-        ConfigError: too few or too many tasks, or a configuration that does not consist of strings.
+        ConfigError: too many tasks, or a configuration that does not consist of strings.
     """
     who = f"connector {connector.name}"
-    if not 1 <= len(configs) <= limit:
-        raise ConfigError(f"{who}: task_configs", f"{len(configs)} tasks", f"1 to {limit} (tasks.max)")
+    if len(configs) > limit:
+        raise ConfigError(f"{who}: task_configs", f"{len(configs)} tasks", f"at most {limit} (tasks.max)")
     check_configs(f"{who}: task_configs", configs)
 
 

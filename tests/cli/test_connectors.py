@@ -472,6 +472,17 @@ async def test_wait_after_a_change_of_a_connector_that_does_not_run(
         assert (done.code, done.err.splitlines()[-1]) == (0, f"connector naps: {reached}")
 
 
+async def test_connector_without_tasks_runs(
+    command: Command, worker: None, idle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in Kafka Connect: it has nothing to do yet."""
+    monkeypatch.setattr(IdleConnector, "task_configs", lambda self, max_tasks: [])
+    done = await command("connectors", "create", idle, "--wait", "--timeout", "20")
+    assert (done.code, done.err.splitlines()[-1]) == (0, "connector naps: 1 of 1 RUNNING")
+    shown = json.loads((await command("connectors", "status", "naps", "--json")).out)
+    assert (shown["connector"]["state"], shown["tasks"]) == ("RUNNING", [])
+
+
 async def test_restart_names_the_connector_and_its_tasks(command: Command, worker: None, idle: Path) -> None:
     await command("connectors", "create", idle, "--wait")
     restarted = await command("connectors", "restart", "naps", "--include-tasks", "--json")

@@ -57,6 +57,11 @@ class Feeder:
         self._paused.clear()
         self._flowing.set()
 
+    @property
+    def is_flowing(self) -> bool:
+        """Whether rows are written."""
+        return self._flowing.is_set()
+
     def pause(self) -> None:
         """Pause writing; every row begun is complete when this returns."""
         self._flowing.clear()

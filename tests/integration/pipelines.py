@@ -15,7 +15,7 @@ import psycopg
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
-from tests.spark.java_plugins import DEBEZIUM, debezium_settings
+from tests.spark.java_plugins import DEBEZIUM, FILE_STREAM, debezium_settings
 
 from .flow import ROWS_A_TURN, TRIGGER_MS, Feeder, Pipe, Row, row
 
@@ -93,6 +93,26 @@ class FileFeeder(Feeder):
             self.bad += 1
             found += BAD_LINES[self.bad % len(BAD_LINES)]
         return found
+
+
+class LineFeeder(Feeder):
+    """Appends the rows to one file; ASCII alone, because Kafka's FileStream counts characters as bytes."""
+
+    bad = 0
+
+    def row(self, number: int) -> Row:
+        """The row of an id."""
+        return row(number)
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self.directory / "lines.txt"
+
+    def _write(self, rows: int) -> None:
+        with self.path.open("ab", buffering=0) as file:
+            file.write(self.lines(self.written, self.written + rows))
+        self.written += rows
 
 
 class TableFeeder(Feeder):
@@ -186,11 +206,8 @@ class Flow(Pipe):
         }
         if source[""] == "connect":
             self.tasks = 1
-            self.config |= {
-                "tasks.max": "1",
-                "transforms": "unwrap",
-                "transforms.unwrap.type": "io.debezium.transforms.ExtractNewRecordState",
-            }
+            step = LINE_STEP if isinstance(feeder, LineFeeder) else CHANGE_STEP
+            self.config |= {"tasks.max": "1", "transforms": "step", **step}
 
     def _sink_settings(self) -> Mapping[str, str]:
         return {"path": str(self.output), **({"table": "rows"} if self.sink == "sqlite" else {})}
@@ -313,7 +330,13 @@ class IntoKafka(Flow):
         return ended
 
 
-Feeding = FileFeeder | TableFeeder | TopicFeeder | CountFeeder
+Feeding = FileFeeder | LineFeeder | TableFeeder | TopicFeeder | CountFeeder
+CHANGE_STEP = {"transforms.step.type": "io.debezium.transforms.ExtractNewRecordState"}
+LINE_STEP = {
+    "transforms.step.type": "sql",
+    "transforms.step.query": "SELECT CAST(split_part(value, ',', 1) AS BIGINT) AS id,"
+    " split_part(value, ',', 2) AS text FROM batch",
+}
 
 
 def make_topic(bootstrap: str, name: str, partitions: int = PARTITIONS) -> str:
@@ -340,5 +363,14 @@ def from_topic(bootstrap: str, topic: str) -> dict[str, str]:
 
 def from_changes(url: str, table: str) -> dict[str, str]:
     """The settings of a source that reads a table's changes with Debezium; the plug-in's transformation makes rows."""
-    settings = {f"config.{name}": value for name, value in debezium_settings(url, table).items()}
-    return {"": "connect", "connector.class": DEBEZIUM, **settings}
+    return from_plugin(DEBEZIUM, debezium_settings(url, table))
+
+
+def from_lines(path: Path) -> dict[str, str]:
+    """The settings of a source that reads the lines of a file with Kafka's FileStream."""
+    return from_plugin(FILE_STREAM, {"file": str(path), "topic": "lines"})
+
+
+def from_plugin(cls: str, config: Mapping[str, str]) -> dict[str, str]:
+    """The settings of a source that is a plug-in of Kafka Connect."""
+    return {"": "connect", "connector.class": cls, **{f"config.{name}": value for name, value in config.items()}}

@@ -91,7 +91,6 @@ public class TestPlugin extends SourceConnector {
         List<Map<String, String>> found = new ArrayList<>();
         if ("no list of tasks".equals(config.get("mode"))) return null;
         if ("a task is null".equals(config.get("mode"))) return Collections.singletonList(null);
-        if ("no tasks".equals(config.get("mode"))) return found;
         if ("too many tasks".equals(config.get("mode"))) return Collections.nCopies(most + 1, config);
         for (int task = 0; task < Math.min(most, partitions()); task++) {
             Map<String, String> each = new HashMap<>(config);

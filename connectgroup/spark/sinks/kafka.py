@@ -56,13 +56,16 @@ _ROW_ERRORS: Final = (
     "TOPIC_EXCEPTION",
     "_INVALID_ARG",
     "_INVALID_DIFFERENT_RECORD",
+    "_UNKNOWN_PARTITION",
 )
-"""Errors of confluent-kafka that are those of a record: its size, its timestamp, no key, the name of its topic."""
+"""Errors of confluent-kafka that are those of a record: its size, its timestamp, no key, the name of its topic, the
+number of its partition."""
 _FENCED: Final = ("_FENCED", "PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "INVALID_TXN_STATE")
 """Errors of confluent-kafka of a producer whose transaction is not its own any more."""
 _Headers = list[tuple[str, bytes | str | None]]
-_Record = tuple[str, bytes | str | None, bytes | str | None, _Headers, int]
-"""Topic, key, value, headers, and the timestamp in milliseconds (0: the time at which it is written)."""
+_Record = tuple[str, bytes | str | None, bytes | str | None, _Headers, int, int]
+"""Topic, key, value, headers, the timestamp in milliseconds (0: the time at which it is written), and the partition
+(-1: the client chooses)."""
 
 
 class KafkaSinkSettings(ConverterSettings):
@@ -74,10 +77,18 @@ class KafkaSinkSettings(ConverterSettings):
         str | None,
         Field(
             description="columns that are the record's own and no fields of its value: key, topic, timestamp, headers"
-            " are written; partition and offset are left out. By default those that the source kafka reads, and those"
-            " that transforms make (ValueToKey, RegexRouter); empty: every column is a field"
+            " are written; partition (see sink.keep.partitions) and offset are left out. By default those that the"
+            " source kafka reads, and those that transforms make (ValueToKey, RegexRouter); empty: every column is a"
+            " field"
         ),
     ] = None
+    keep_partitions: Annotated[
+        bool,
+        Field(
+            description="true, false: whether a record is written to the partition in partition, if that is in"
+            " sink.metadata and not null. By default false; with the source connect true, as in Kafka Connect"
+        ),
+    ] = False
     offsets_topic: Annotated[
         str,
         Field(
@@ -274,9 +285,9 @@ class KafkaSink(DeadLetterSink):
         for record in self._records(rows):
             _produce(producer, record)
         for letter in dead_letters:
-            _produce(producer, (self._dead_letters, None, letter_text(letter), [], 0))
+            _produce(producer, (self._dead_letters, None, letter_text(letter), [], 0, -1))
         for key, value in slice_records(owner, ranges):
-            _produce(producer, (self._settings.offsets_topic, key, value, [], 0), partition=0)
+            _produce(producer, (self._settings.offsets_topic, key, value, [], 0, 0))
         producer.commit_transaction(TIMEOUT_S)
 
     def _trial(self, producer: Producer, rows: pa.Table) -> None:
@@ -311,7 +322,10 @@ class KafkaSink(DeadLetterSink):
         of_a_row = {getattr(KafkaError, name) for name in _ROW_ERRORS}
         for topic, problem in found:
             if problem.code() in of_a_row:
-                allowed = "a record that the topic accepts (max.message.bytes, cleanup.policy, message.timestamp.type)"
+                allowed = (
+                    "a record that the topic accepts (max.message.bytes, cleanup.policy, message.timestamp.type), in a"
+                    " partition that it has"
+                )
                 raise _BadRow(f"topic {topic}: {reason(problem)}; allowed: {allowed}")
             if problem.code() not in purged:
                 where = f"{self._cluster}, topic {topic}"
@@ -337,14 +351,21 @@ class KafkaSink(DeadLetterSink):
         topics = rows["topic"].to_pylist() if "topic" in own else repeat(settings.topic, count)
         found = rows["headers"].to_pylist() if "headers" in own else repeat((), count)
         times = _milliseconds(rows["timestamp"]) if "timestamp" in own else repeat(0, count)
+        keeps = settings.keep_partitions and "partition" in own
+        partitions = rows["partition"].to_pylist() if keeps else repeat(None, count)
         keys = self._encoded(rows, "key", settings.key_form, settings.key_converter_schemas_enable)
         values = self._encoded(rows, "value", settings.value_form, settings.value_converter_schemas_enable)
-        for topic, key, value, headers, at in zip(topics, keys, values, found, times, strict=True):
+        for topic, key, value, headers, at, partition in zip(
+            topics, keys, values, found, times, partitions, strict=True
+        ):
             if topic and "\0" in topic:  # The client raises an error that does not tell of which record.
                 raise SinkError(f"topic is {printable(topic)}; allowed: a name of letters, digits, '.', '_' and '-'")
             if not (topic or settings.topic):
                 raise SinkError("topic is null; allowed: a topic, or sink.topic for records that have none")
-            yield topic or settings.topic, key, value, headers_of(headers) if headers else [], at
+            if partition is not None and not 0 <= partition < 1 << 31:
+                raise SinkError(f"partition is {partition}; allowed: a number of a partition, from 0, or null")
+            own_headers = headers_of(headers) if headers else []
+            yield topic or settings.topic, key, value, own_headers, at, -1 if partition is None else partition
 
     def _encoded(self, rows: pa.Table, name: str, form: Form, schemas: bool) -> Iterator[Any]:
         """Yield the keys or the values of the records."""
@@ -432,6 +453,8 @@ def _check_forms(settings: KafkaSinkSettings, columns: Columns, metadata: frozen
             raise ConfigError(f"sink.{name}.converter", "ByteArrayConverter", allowed)
     if settings.value_form == "avro":
         _check_avro(values, settings)
+    if settings.keep_partitions and "partition" in metadata and types["partition"] not in ("INT", "BIGINT"):
+        raise ConfigError("partition", types["partition"], "a column of type INT, or sink.keep.partitions=false")
     if "timestamp" in metadata and types["timestamp"] not in ("TIMESTAMP", "TIMESTAMP_NTZ"):
         raise ConfigError("timestamp", types["timestamp"], "a column of type TIMESTAMP, or sink.metadata without it")
     if "headers" not in metadata:
@@ -514,11 +537,10 @@ def _produce(
     producer: Producer,
     record: _Record,
     *,
-    partition: int = -1,
     on_delivery: Callable[[KafkaError | None, Message], None] | None = None,
 ) -> None:
-    """Add a record to the client's queue; wait while it is full. Partition -1: the client chooses."""
-    topic, key, value, headers, at = record
+    """Add a record to the client's queue; wait while it is full."""
+    topic, key, value, headers, at, partition = record
     more: dict[str, Any] = {} if on_delivery is None else {"on_delivery": on_delivery}
     while True:
         try:

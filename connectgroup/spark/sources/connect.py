@@ -80,7 +80,7 @@ class ConnectSettings(PluginSettings):
         str,
         Field(
             description=f"columns of the record to read beside the value: {', '.join(METADATA)}. By default none; with"
-            " the sink kafka key, topic, timestamp, headers"
+            " the sink kafka all of them"
         ),
     ] = ""
     max_rows_per_batch: Annotated[int, Field(ge=1, le=1_000_000, description="1 to 1000000")] = 10_000
@@ -193,8 +193,6 @@ class ConnectDivision(Division):
         elif not self._connector.wants_tasks():
             return self._found
         found = self._connector.task_configs(max_tasks)
-        if not found:
-            raise SourceError(f"{self._cls}: has nothing for a task to read; allowed: at least one task")
         self._found = [
             {f"{CONFIG}{name}": value for name, value in {**self._framework(), **each}.items()} for each in found
         ]
