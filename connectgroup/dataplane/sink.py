@@ -134,6 +134,12 @@ class Sink(ABC):
             SinkError: the batch cannot be written.
         """
 
+    def interrupt(self) -> None:  # noqa: B027 (to do nothing is the usual case)
+        """End a commit that may wait for a long time: the task is to stop, and waits for it. Such a commit fails.
+
+        Called from another thread, before ``close``.
+        """
+
     @abstractmethod
     def close(self) -> None:
         """Release open files and connections. Idempotent."""

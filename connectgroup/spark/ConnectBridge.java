@@ -99,8 +99,9 @@ import org.apache.spark.unsafe.types.UTF8String;
 
 /**
  * The side of Java of the source "connect": it runs a plug-in's connector and tasks. Janino, which Spark ships, compiles
- * this file when the first of them starts: no lambdas, no type parameters. Everything that crosses to Python is a text,
- * mostly JSON, or a file with rows in Arrow's format.
+ * this file when the first of them starts: no lambdas, no type parameters, and no private synchronized methods (it
+ * makes them static, and they hold another lock). Everything that crosses to Python is a text, mostly JSON, or a file with
+ * rows in Arrow's format.
  */
 public class Plugins {
   private final Map loaders = new HashMap();
@@ -1358,12 +1359,39 @@ public class SinkRun implements SinkTaskContext {
         task.put(now);
         if (later.isEmpty()) return;
         ready = later;
-        Thread.sleep(50);
+        pause(50);
       } catch (RetriableException error) {
         // Exactly the same records again, and no later ones before them.
-        Thread.sleep(retryMs >= 0 ? retryMs : pause);
+        pause(retryMs >= 0 ? retryMs : pause);
         pause = Math.min(2 * pause, 10000);
       }
+    }
+  }
+
+  synchronized void pause(long ms) throws InterruptedException {
+    if (!stopping && ms > 0) wait(ms);
+  }
+
+  /** The task is to end: a batch is not put again, and a call that lasts longer than this is interrupted. */
+  public synchronized void interrupt(long patienceMs) {
+    stopping = true;
+    notifyAll();
+    if (caller == null) return;
+    Thread interrupter = new Thread(new SinkInterrupter(this, patienceMs), "connect interrupt");
+    interrupter.setDaemon(true);
+    interrupter.start();
+  }
+
+  synchronized void interruptAfter(long patienceMs) throws InterruptedException {
+    Thread in = caller;
+    long end = System.currentTimeMillis() + patienceMs;
+    while (in != null && caller == in) {
+      long left = end - System.currentTimeMillis();
+      if (left <= 0) {
+        in.interrupt();
+        return;
+      }
+      wait(left);
     }
   }
 
@@ -1429,21 +1457,25 @@ public class SinkRun implements SinkTaskContext {
   void end() {
     try {
       if (!isStarted) return;
-      task.close(new ArrayList(assigned));
-      task.stop();
+      try {
+        task.close(new ArrayList(assigned));
+      } finally {
+        task.stop();
+      }
     } finally {
       for (int i = 0; i < transforms.size(); i++) ((TransformStep) transforms.get(i)).close();
     }
   }
 
-  private void enter() {
+  synchronized void enter() {
     caller = Thread.currentThread();
     caller.setContextClassLoader(loader);
   }
 
-  private void leave() {
+  synchronized void leave() {
     Thread.interrupted();
     caller = null;
+    notifyAll();
   }
 
   public boolean wantsCommit() {
@@ -1488,6 +1520,24 @@ public class SinkRun implements SinkTaskContext {
 
   public PluginMetrics pluginMetrics() {
     return Plugins.metrics();
+  }
+}
+
+class SinkInterrupter implements Runnable {
+  private final SinkRun run;
+  private final long patienceMs;
+
+  SinkInterrupter(SinkRun run, long patienceMs) {
+    this.run = run;
+    this.patienceMs = patienceMs;
+  }
+
+  public void run() {
+    try {
+      run.interruptAfter(patienceMs);
+    } catch (InterruptedException error) {
+      // Java ends.
+    }
   }
 }
 

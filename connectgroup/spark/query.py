@@ -174,6 +174,7 @@ class SparkTask(Task):
         self._stopping = threading.Event()
         self._cause: BaseException | None = None
         self._query: StreamingQuery | Triggered | None = None
+        self._opened: Sink | None = None
         self.commits = CommitQueue(f"commit {context.unit}", self._commit_failed)
         self._remote: RemoteSession | None = None
         self._watcher: threading.Thread | None = None
@@ -204,6 +205,7 @@ class SparkTask(Task):
                 source = source.tolerant().with_places()
                 sink.open_dead_letters(self._pipeline.dead_letters)
             positions = sink.claim(owner, source.owns)
+            self._opened = sink
             self._context.scratch.mkdir(parents=True, exist_ok=True)
             checkpoint = Path(tempfile.mkdtemp(prefix="checkpoint-", dir=self._context.scratch))
             publisher = source.publisher(owner, positions)
@@ -255,6 +257,8 @@ class SparkTask(Task):
         self._stopping.set()
         if self._remote is not None:
             self._remote.interrupt()
+        if self._opened is not None:
+            self._opened.interrupt()
         if self._query is not None and self._watcher is not None:
             try:
                 # Waits for the thread that runs the batches: a commit in progress has succeeded or failed on return.

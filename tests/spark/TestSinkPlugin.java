@@ -105,6 +105,7 @@ public class TestSinkPlugin extends SinkConnector {
         @Override
         public void close(Collection<TopicPartition> partitions) {
             for (TopicPartition each : partitions) note("close " + each);
+            if (mode.startsWith("put ")) throw new IllegalStateException("no way out");
         }
 
         @Override
@@ -114,6 +115,15 @@ public class TestSinkPlugin extends SinkConnector {
                 return;
             }
             puts++;
+            if (mode.startsWith("put ")) note(mode);
+            if (mode.equals("put is busy")) throw new RetriableException("busy");
+            if (mode.equals("put blocks")) {
+                try {
+                    Thread.sleep(3_600_000);
+                } catch (InterruptedException stopped) {
+                    throw new IllegalStateException(stopped);
+                }
+            }
             if (mode.equals("throws")) throw new IllegalStateException("no room", new java.io.IOException("disk"));
             if (mode.equals("retriable") && puts == 1) {
                 refused = new ArrayList<>(records);

@@ -10,6 +10,7 @@ import re
 import sqlite3
 import subprocess
 import sys
+import threading
 import uuid
 import zipfile
 from collections.abc import Iterator
@@ -995,6 +996,25 @@ def test_what_a_sink_plugin_throws_is_the_error_of_its_task(
     run = cluster.start(appending(tmp_path, kafka, topic_name, mode="throws"))
     assert "IllegalStateException: no room; cause: java.io.IOException: disk (at tests." in str(run.failure())
     assert group_offsets(kafka, topic_name) == [-1001], "nothing is committed"
+
+
+@pytest.mark.parametrize("mode", ["put is busy", "put blocks"])
+def test_stop_of_a_sink_plugin_that_does_not_go_on_is_bounded(
+    cluster: Cluster, tmp_path: Path, kafka: str, topic_name: str, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the end of Java, in which other tasks run. Its ``close`` throws, and its ``stop`` is called."""
+    monkeypatch.setattr("connectgroup.spark.connect_runtime.STOP_BOUND_MS", 300)
+    put_records(kafka, topic_name, range(5))
+    run = cluster.start(appending(tmp_path, kafka, topic_name, mode=mode))
+    run.wait(lambda: mode in notes(tmp_path))
+    stopping = threading.Thread(target=run.task.stop, daemon=True)
+    stopping.start()
+    stopping.join(60)
+    assert not stopping.is_alive()
+    assert not run.errors
+    assert notes(tmp_path)[-1] == "stop"
+    again = cluster.start(appending(tmp_path, kafka, topic_name), epoch=2)
+    again.wait(lambda: len(records_in(tmp_path)) == 5)
 
 
 def test_sink_plugin_objects_to_offsets_before_they_are_changed(

@@ -225,6 +225,12 @@ class ConnectSink(DeadLetterSink):
                 raise
         return True
 
+    def interrupt(self) -> None:
+        task = self._task
+        if task is not None:
+            with suppress(Exception):  # of a Java that has ended
+                task.interrupt()
+
     def close(self) -> None:
         self._closing.set()
         task, self._task = self._task, None
