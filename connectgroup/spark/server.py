@@ -20,10 +20,11 @@ import re
 import shutil
 import signal
 import struct
+import tempfile
 import uuid
 from asyncio.subprocess import PIPE, STDOUT, Process
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -44,6 +45,8 @@ MAX_RESTART_WAIT_S: Final = 30.0
 LAST_LINES: Final = 200
 """Lines of Spark's output that are kept for an error."""
 SHOWN_LINES: Final = 20
+MAIN_HAS_FAILED: Final = 'Exception in thread "main" '
+"""So begins what Java writes when its first thread fails. Other threads of it may then run for ever."""
 
 logger = logging.getLogger(__name__)
 
@@ -171,8 +174,14 @@ class SharedSpark:
             options["spark.master"] = f"local[{max(2, os.cpu_count() or 1)}]"
         if MEMORY not in os.environ:
             options["spark.driver.memory"] = self._heap
-        variables, told = await off_loop("prepare Java", environment, java), self._scratch / "gateway"
+        variables = await off_loop("prepare Java", environment, java)
         self._lines.clear()
+        # Nothing else deletes this directory: Java that does not find it runs on when this process is killed.
+        with tempfile.TemporaryDirectory(prefix="connectgroup-") as noted:
+            self._java = await self._connected(options, variables, Path(noted, "gateway"))
+
+    async def _connected(self, options: Mapping[str, str], variables: Mapping[str, str], told: Path) -> _Java:
+        """Start Java, which writes the note about its gateway into this file, and start Spark in it."""
         self._process = await asyncio.create_subprocess_exec(
             Path(variables["SPARK_HOME"], "bin", "spark-submit"),
             *(word for name, value in options.items() for word in ("--conf", f"{name}={value}")),
@@ -188,13 +197,13 @@ class SharedSpark:
             start_new_session=True,
         )
         self._output = asyncio.create_task(self._read(self._process), name="output of Spark")
-        while not told.exists():
-            if self._process.returncode is not None:
+        while not (note := _noted(told)):
+            if self._process.returncode is not None or any(text.startswith(MAIN_HAS_FAILED) for text in self._lines):
+                # The rest of its output; after a failure, Java may not end.
                 await asyncio.wait({self._output}, timeout=STOP_TIMEOUT_S)
                 raise SparkError(f"Spark has ended: {_cause(self._lines)}")
             await asyncio.sleep(POLL_S)
-        self._java = await off_loop("connect to Java", _connect, told.read_bytes())
-        told.unlink()
+        return await off_loop("connect to Java", _connect, note)
 
     async def _read(self, process: Process) -> None:
         assert process.stdout is not None
@@ -240,6 +249,11 @@ class _Java:
         self.session = sessions(self.context, self.jvm.java.util.HashMap())
         # Workers make theirs from it (``newSession``).
         sessions.setDefaultSession(self.session)
+
+
+def _noted(file: Path) -> bytes:
+    """What Java has noted about its gateway, which it writes at once; nothing before that."""
+    return file.read_bytes() if file.exists() else b""
 
 
 def _connect(told: bytes) -> _Java:

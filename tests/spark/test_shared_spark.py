@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import sqlite3
 from collections.abc import Iterator
@@ -126,6 +127,22 @@ def test_tasks_say_that_spark_starts_and_do_not_run_before(tmp_path: Path) -> No
         wait("rows", flow.rows, up.output, PATIENCE_S)
         up.line_with("Stable | ")
         assert [path.name for path in flow.folder.iterdir() if path.is_dir()] == ["connectgroup-data"]
+
+
+@ci_only("starts one more Java; in a user's run, the start of Spark is tested by the test before")
+def test_java_whose_start_fails_without_its_end_is_started_again(tmp_path: Path) -> None:
+    """Java cannot write the note about its gateway: its first thread ends, others run."""
+    home, go = java_that_waits(tmp_path / "java")
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    flow = Flow(tmp_path / "group")
+    with flow.up(JAVA_HOME=str(home), TMPDIR=str(notes)) as up:
+        wait("Java", lambda: any(f"{home}/bin/java" in each for each in programs(up.pid).values()), up.output)
+        for note in notes.iterdir():
+            shutil.rmtree(note)
+        go.touch()
+        up.line_with("Spark has ended: Exception in thread")
+        wait("rows of the next start", flow.rows, up.output, PATIENCE_S)
 
 
 def test_spark_that_cannot_start_is_reported_by_its_tasks(tmp_path: Path) -> None:
