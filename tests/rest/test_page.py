@@ -618,6 +618,8 @@ async def test_a_connector_is_created_edited_and_deleted_with_errors_shown_as_on
             await tab.page.get_by_role("button", name="Create").click()
             await tab.shows("#detail-name", "beta")
             await tab.shows("#detail-config td", "tasks.max")
+            await tab.shows("#detail-errors .hint", "None since the coordinator started.")
+            assert await tab.count("#detail-errors .scroll") == 0, "no box without rows"
 
             await tab.page.get_by_role("link", name="All connectors").click()
             await tab.page.get_by_role("link", name="alpha").click()

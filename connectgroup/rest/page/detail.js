@@ -175,7 +175,7 @@ function rows(id, items, cellsOf, none) {
   keyed(section.querySelector("tbody"), items.map((item, index) => ({ item, index })), ({ index }) => index, () => element("tr", {}, ...Array.from({ length: names }, () => element("td"))), (row, { item }) => {
     cellsOf(item).forEach((text, index) => { if (!row.children[index].querySelector("button")) setText(row.children[index], text); });
   });
-  setHidden(section.querySelector("table"), items.length === 0);
+  setHidden(section.querySelector(".scroll"), items.length === 0);
   if (section.lastElementChild.className === "hint") setText(section.lastElementChild, items.length ? "" : none);
 }
 
