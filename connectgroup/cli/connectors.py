@@ -7,8 +7,10 @@ import asyncio
 import json
 import os
 import shlex
+import socket
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,7 +23,7 @@ from ..protocol.records.connect import TargetState
 from ..protocol.units import CONNECTOR, Unit, counted, printable
 from .arguments import allowed_paths_of, secrets_of
 from .render import print_json, print_table
-from .requests import check_group, connected
+from .requests import admin_of, check_group, connected
 from .status import state_of
 from .waiting import report_progress, started, wait_for, wait_until_ended
 
@@ -100,6 +102,7 @@ async def put_connectors(options: argparse.Namespace) -> int:
     async with connected(options) as admin:
         if options.action != "update":
             await check_group(admin, options)
+        await _check_paths(admin, options, str(options.file), *connectors)
         for connector in connectors:
             text, version = await _put(admin, options, connector)
             done.append({"name": connector.name, "version": version, "changed": text != UNCHANGED})
@@ -140,6 +143,24 @@ def _check_written(
         raise found.error
     if found.errors:
         raise InvalidRequest(f"{where}: {found.errors[0]}")
+
+
+async def _allowed_here(admin: Admin, options: argparse.Namespace) -> AllowedPaths:
+    """The paths that the workers allow, if all run on this machine: links and mounts of others are not known here."""
+    with suppress(ConnectGroupError):  # the user may not describe the group
+        return await admin.allowed_paths(options.group, host=socket.gethostname())
+    return None
+
+
+async def _check_paths(admin: Admin, options: argparse.Namespace, file: str, *connectors: ConnectorFile) -> None:
+    """Reject paths that no worker allows.
+
+    Raises:
+        ConfigError: the first such path.
+    """
+    allowed = await _allowed_here(admin, options)
+    for number, connector in enumerate(connectors) if allowed is not None else ():
+        _check_written(f"{file}[{number}]" if len(connectors) > 1 else file, connector, allowed)
 
 
 async def _put(admin: Admin, options: argparse.Namespace, connector: ConnectorFile) -> tuple[str, int]:
@@ -206,13 +227,14 @@ async def patch_connector(options: argparse.Namespace) -> int:
         before = await admin.describe_connector(options.group, options.name)
         current: dict[str, str | None] = {**config_of(before.config)}
         patched = {**current, **patch}
-        check_connector(options.name, {name: value for name, value in patched.items() if value is not None})
+        allowed = await _allowed_here(admin, options)
+        checked = {name: value for name, value in patched.items() if value is not None}
+        check_connector(options.name, checked, allowed)
         version = await admin.patch_connector(options.group, options.name, patch)
         text = _updated(before, version)
         changed = text != UNCHANGED
         _report(options, options.name, f"{text}, version {version}", version=version, changed=changed)
-        config = {name: value for name, value in patched.items() if value is not None}
-        await _note_rejection(admin, options, options.name, config, version)
+        await _note_rejection(admin, options, options.name, checked, version)
         await wait_for(admin, options, options.name, version=version)
     return 0
 
@@ -226,14 +248,21 @@ async def connector_config(options: argparse.Namespace) -> int:
 
 
 async def validate_connector(options: argparse.Namespace) -> int:
-    """Print all errors of a file, which may have several connectors; exit code 1 if there are any."""
+    """Print all errors of a file, which may have several connectors; exit code 1 if there are any.
+
+    Without a list, paths are compared with those that the workers allow, if their coordinator responds.
+    """
     from ..config.connector_file import read_several
     from ..config.connector_offsets import Permissions
     from ..config.connector_validation import validate
     from ..threads import off_loop
 
-    paths = allowed_paths_of(options)
-    access = None if options.offline else Permissions(secrets=secrets_of(options), paths=paths)
+    paths = given = allowed_paths_of(options)
+    if paths is None and not options.offline:
+        with suppress(ConnectGroupError):  # a file may be validated before there is a coordinator
+            async with admin_of(options, retry_for_s=0) as admin:
+                paths = await admin.allowed_paths(options.group)
+    access = None if options.offline else Permissions(secrets=secrets_of(options), paths=given)
     connectors = read_several(options.file)
     results, code = [], 0
     for number, connector in enumerate(connectors):
@@ -542,7 +571,9 @@ async def edit_connector(options: argparse.Namespace) -> int:
         InvalidRequest: the editor failed, or a file with errors was saved unchanged.
     """
     async with connected(options) as admin:
-        before = config_of((await admin.describe_connector(options.group, options.name)).config)
+        described = await admin.describe_connector(options.group, options.name)
+        allowed = await _allowed_here(admin, options)
+    before = config_of(described.config)
     before.pop("name", None)
     head = f"connector {printable(options.name)}: a JSON object of its settings. Without a change, nothing happens."
     text = json.dumps(before, indent=2, ensure_ascii=False)
@@ -558,11 +589,11 @@ async def edit_connector(options: argparse.Namespace) -> int:
             patch = patch_of(options.name, before, body)
             if not patch:
                 if options.json:
-                    print_json({"name": options.name, "changed": []})
+                    print_json({"name": options.name, "version": described.version, "changed": False})
                 else:
                     print(f"connector {options.name}: not changed", flush=True)
                 return 0
-            _check(options, before, patch)
+            _check(options, before, patch, allowed)
             break
         except (ConfigError, InvalidRequest) as error:
             errors = options.names.in_text(str(error))
@@ -570,7 +601,7 @@ async def edit_connector(options: argparse.Namespace) -> int:
     async with connected(options) as admin:
         version = await admin.patch_connector(options.group, options.name, patch)
         if options.json:
-            print_json({"name": options.name, "version": version, "changed": sorted(patch)})
+            print_json({"name": options.name, "version": version, "changed": True, "settings": sorted(patch)})
         else:
             text = f"updated, version {version}: {counted(len(patch), 'setting')} changed"
             print(f"connector {options.name}: {text}", flush=True)
@@ -596,7 +627,9 @@ def patch_of(connector: str, before: Mapping[str, str], text: str) -> dict[str, 
     return patch | dict.fromkeys(before.keys() - after.keys())
 
 
-def _check(options: argparse.Namespace, before: Mapping[str, str], patch: Mapping[str, str | None]) -> None:
+def _check(
+    options: argparse.Namespace, before: Mapping[str, str], patch: Mapping[str, str | None], allowed: AllowedPaths
+) -> None:
     """Check a configuration before it is sent.
 
     Raises:
@@ -605,7 +638,7 @@ def _check(options: argparse.Namespace, before: Mapping[str, str], patch: Mappin
     from ..config.connector_validation import validate
 
     patched = {**before, **patch, "name": options.name}
-    found = validate({name: value for name, value in patched.items() if value is not None})
+    found = validate({name: value for name, value in patched.items() if value is not None}, allowed)
     if found.errors:
         raise InvalidRequest("\n".join(map(str, found.errors)))
 

@@ -17,7 +17,7 @@ from ..protocol.messages.describe import DescribedGroup, DescribedMember, Descri
 from ..protocol.messages.offsets import FetchedTopic
 from ..protocol.records.connect import GROUP_TYPE
 from ..protocol.units import CONNECTOR, Unit, counted, printable, show
-from ..rest.views import group_description, group_summary, member_protocol
+from ..rest.views import NO_WRITES, group_description, group_summary, member_protocol
 from .render import ago_text, dead_letters_text, lag_text, print_json, print_table, rate_text
 from .requests import confirm, connected
 
@@ -145,7 +145,7 @@ def _description(group: DescribedGroup, names: OptionNames) -> Iterable[str]:
     Not all types have a target assignment.
     """
     if group.log_error:
-        yield f"changes are rejected, the coordinator's log takes no writes: {group.log_error}"
+        yield f"{NO_WRITES}: {group.log_error}"
     has_workers = group.group_type in ("", GROUP_TYPE)
     name = group.group_id if has_workers else f"{group.group_id} of type {group.group_type}"
     if not has_workers and not group.assignment_epoch:

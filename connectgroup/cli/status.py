@@ -15,7 +15,7 @@ from ..protocol.messages.common import config_of
 from ..protocol.messages.describe import DescribedConnector, DescribedGroup, DescribedUnit
 from ..protocol.messages.progress import UNKNOWN, Progress, UnitEvent
 from ..protocol.units import CONNECTOR, Unit, counted, printable
-from ..rest.views import cause_of, connector_description, connector_status, failed_first
+from ..rest.views import NO_WRITES, cause_of, connector_description, connector_status, failed_first
 from .render import (
     age_text,
     ago_text,
@@ -102,11 +102,11 @@ def checked(group: DescribedGroup) -> tuple[int, list[str]]:
     """How bad the state of a group is, and why: a line for each reason, the worst first.
 
     Returns:
-        ``CRITICAL``: a unit has failed or stalled, or there is no worker for what should run. ``WARNING``: a unit that
-        should run does not run yet, files cannot be read, or there were errors or dead letters within the last hour
-        (if the description has it). ``OK``: neither.
+        ``CRITICAL``: the coordinator's log takes no writes, a unit has failed or stalled, or there is no worker for
+        what should run. ``WARNING``: a unit that should run does not run yet, files cannot be read, or there were
+        errors or dead letters within the last hour (if the description has it). ``OK``: neither.
     """
-    critical: list[str] = []
+    critical = [f"{NO_WRITES}: {group.log_error}"] if group.log_error else []
     warning: list[str] = []
     units = [(Unit(each.connector, unit.task), unit) for each in group.connectors for unit in each.units]
     for unit, described in units:
@@ -197,6 +197,8 @@ def sums_of(connector: DescribedConnector) -> Sums:
 
 def _print_overview(group: DescribedGroup, names: OptionNames) -> None:
     """One line for each connector, the failed ones first; above them what has failed, the cause first."""
+    if group.log_error:
+        print(f"{NO_WRITES}: {names.in_text(group.log_error)}")
     failed = _failed(group.connectors)
     for line in _failure_lines(failed, names):
         print(line)

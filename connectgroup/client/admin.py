@@ -19,6 +19,7 @@ import asyncio
 from collections.abc import Callable, Container, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, TypeVar
 
 from ..backoff import Attempts, BackOff
@@ -220,6 +221,26 @@ class Admin:
             include_events=events,
         )
         return (await self._sender.send(request, DescribeResponse, idempotent=True, reads=True)).groups[0]
+
+    async def allowed_paths(self, group_id: str, *, host: str | None = None) -> tuple[Path, ...] | None:
+        """Return the files and directories that connectors may use on the workers, on any of them.
+
+        Args:
+            host: the machine on which all workers must run; ``None``: any.
+
+        Returns:
+            ``None``: not known, since there is no worker, one has not reported its list yet, or it runs elsewhere.
+        """
+        try:
+            members = (await self.describe(group_id, connectors=())).members
+        except GroupIdNotFound:
+            return None
+        found: set[Path] = set()
+        for each in members:
+            if each.allowed_paths is None or host not in (None, each.host):
+                return None
+            found.update(map(Path, each.allowed_paths))
+        return tuple(sorted(found)) if members else None
 
     async def committed_offsets(self, group_id: str) -> tuple[FetchedTopic, ...]:
         """Return the offsets that the members of a consumer or classic group have committed."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from ..errors import InvalidRequest
 from ..group.connect.state import ConnectGroupState
@@ -153,6 +153,14 @@ def _sum(earlier: int, now: int) -> int:
     return now if earlier == UNKNOWN else earlier if now == UNKNOWN else earlier + now
 
 
+class _Process(NamedTuple):
+    """What a worker has reported of its process: attributes of ``DescribedMember``."""
+
+    started_ms: int
+    memory_bytes: int
+    allowed_paths: tuple[str, ...] | None
+
+
 @dataclass(frozen=True, slots=True)
 class Reported:
     """What the workers of one group have reported, as a request selects it.
@@ -165,7 +173,7 @@ class Reported:
 
     accounts: Mapping[Unit, Account]
     topics: Mapping[str, Collection[str]]
-    workers: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    workers: Mapping[str, _Process] = field(default_factory=dict)
     history: Mapping[str, ConnectorHistory] = field(default_factory=dict)
     events: Mapping[str, tuple[UnitEvent, ...]] = field(default_factory=dict)
 
@@ -194,8 +202,8 @@ class Reported:
         return unit if numbers is None else replace(unit, progress=(numbers,))
 
     def _worker(self, member: DescribedMember) -> DescribedMember:
-        started_ms, memory_bytes = self.workers.get(member.member_id, (0, 0))
-        return replace(member, started_ms=started_ms, memory_bytes=memory_bytes) if started_ms else member
+        reported = self.workers.get(member.member_id)
+        return replace(member, **reported._asdict()) if reported is not None else member
 
 
 class _Known:
@@ -204,7 +212,7 @@ class _Known:
     def __init__(self) -> None:
         self.accounts: dict[Unit, Account] = {}
         self.topics: dict[str, set[str]] = {}
-        self.workers: dict[str, tuple[int, int]] = {}
+        self.workers: dict[str, _Process] = {}
         self.pruned_epoch = -1
         self.ending: set[Unit] = set()
         """Tasks that must not run, whose last numbers may not be written yet."""
@@ -269,7 +277,8 @@ class ReportedProgress:
         if request.started_ms:
             if len(known.workers) > 2 * len(group.members):
                 known.workers = {name: each for name, each in known.workers.items() if name in group.members}
-            known.workers[request.member_id] = (request.started_ms, max(request.memory_bytes, 0))
+            process = _Process(request.started_ms, max(request.memory_bytes, 0), request.allowed_paths)
+            known.workers[request.member_id] = process
         for status in request.statuses:
             unit = Unit(status.connector, status.task)
             is_start = status.state in (UnitState.RUNNING, UnitState.STARTING)

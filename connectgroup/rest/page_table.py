@@ -3,7 +3,7 @@
 | key | row |
 |---|---|
 | ``error`` | why the group cannot be described; the other rows are then the last known ones |
-| ``group`` | id, state, epochs, assignor |
+| ``group`` | id, state, epochs, assignor, the errors of the assignor and of the coordinator's log |
 | ``worker/W`` | state, epoch, capacity, host, start, memory, number of units by state |
 | ``connector/C`` | what it is, target state, number of units by state; rows per second, lag, errors of its tasks |
 | ``unit/N/C`` | ``[state, worker, owner epoch]`` of task N of connector C; N is -1 for the connector itself |
@@ -71,6 +71,7 @@ def page_table(
             "assignor": group.assignor_name,
             "computing": group.computing_member,
             "assignor_error": group.assignor_error,
+            "log_error": group.log_error,
         }
     }
     if may is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Final
 
 from ..analysis.explain import rebalance_json
 from ..protocol.messages.cluster import DescribeCoordinatorsResponse
@@ -214,6 +214,10 @@ def coordinators_description(found: DescribeCoordinatorsResponse, address: str) 
     }
 
 
+NO_WRITES: Final = "changes are rejected, the coordinator's log takes no writes"
+"""Followed by the reason."""
+
+
 def group_summary(group: DescribedGroup) -> dict[str, Any]:
     """One entry of ``GET /groups``."""
     return {
@@ -295,6 +299,8 @@ def _worker(member: DescribedMember) -> dict[str, Any]:
         # When its process started, and its memory with that of the processes that it has started.
         "started_ms": member.started_ms or None,
         "memory_bytes": member.memory_bytes or None,
+        # The files and directories that its connectors may use; null: unknown.
+        "allowed_paths": None if member.allowed_paths is None else list(member.allowed_paths),
     }
 
 

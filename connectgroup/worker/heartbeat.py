@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 from ..backoff import BackOff, should_log
@@ -196,7 +197,12 @@ class Heartbeats:
             request = replace(request, log_lines=tuple(self._lines))
         if now_ms >= self._report_at_ms:
             self._report_at_ms = now_ms + round(1000 * REPORT_S)
-            request = replace(request, started_ms=report.started_ms, memory_bytes=report.memory())
+            request = replace(
+                request,
+                started_ms=report.started_ms,
+                memory_bytes=report.memory(),
+                allowed_paths=report.allowed_paths,
+            )
         return request
 
     async def _on_refused(self, refused: GroupError, actions: Sequence[Action]) -> None:
@@ -293,6 +299,10 @@ async def _convert(response: HeartbeatResponse) -> ConvertedAssignment | None:
         return None
 
 
+MAX_PATHS: Final = 100
+MAX_PATH: Final = 4096
+"""Allowed paths that a heartbeat has, and the bytes of each."""
+
 MAX_KEPT: Final = 500
 """Lines that wait for the next heartbeats; of more, the oldest are dropped, and the next one says how many."""
 
@@ -304,9 +314,14 @@ class ProcessReport(logging.Handler):
     package.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, allowed_paths: Sequence[Path] | None = None) -> None:
+        """``allowed_paths``: the files and directories that connectors may use; ``None``: any, or not known."""
         super().__init__(logging.INFO)
         self.started_ms = time.time_ns() // 1_000_000
+        paths = None if allowed_paths is None else tuple(map(str, allowed_paths))
+        # A list that does not fit into a heartbeat is left out: only checks before a connector is written need it.
+        fits = paths is not None and len(paths) <= MAX_PATHS and all(len(each.encode()) <= MAX_PATH for each in paths)
+        self.allowed_paths = paths if fits else None
         # Changed by emit, which logging calls under a lock, and by take_lines.
         self._lines: deque[LogLine] = deque()
         self._dropped = 0

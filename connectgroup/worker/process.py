@@ -125,7 +125,7 @@ async def run_worker(
     )
     worker.set_runner(runner)
     worker.set_logger_levels_by(set_by_operator)
-    process_report = ProcessReport()
+    process_report = ProcessReport(config.allowed_paths)
     worker.set_process_report(process_report)
     logging.getLogger(__package__.partition(".")[0]).addHandler(process_report)
 

@@ -36,18 +36,21 @@ def test_up_allows_the_current_directory_and_says_so(home: Path, tmp_path: Path)
         address = up.line_with("coordinator at ").split()[2].rstrip(",")
         up.line_with(f"connectors may use files in {home} (--allowed-path)")
         up.line_with("| 1 worker | 2/2 units |")
-        # The command line does not know the list of the workers: they reject the connector, and it says so.
+        # The workers report their lists.
         group = ("--coordinator", address)
-        done = call_command("connectors", "put", idle(tmp_path / "a.json", outside), *group)
-        assert done.code == 0
-        assert done.err.startswith("note: worker worker-1 does not run naps: ")
-        assert f"log: got '{outside}'" in done.err
-
-        def is_rejected() -> bool:
-            shown = call_command("connectors", "status", "naps", *group).out
-            return f"log: got '{outside}'; allowed: a path at or below one of --allowed-path ({home})" in shown
-
-        wait("the worker rejects the connector", is_rejected, up.output)
+        command = ("connectors", "validate", idle(tmp_path / "a.json", outside), *group)
+        wait("the worker has reported its list", lambda: call_command(*command).code == 1, up.output)
+        rejected = f"log: got '{outside}'; allowed: a path at or below one of --allowed-path ({home})"
+        assert rejected in call_command(*command).out
+        assert call_command(*command, "--offline").code == 0
+        assert call_command(*command, "--allowed-path", tmp_path).code == 0
+        done = call_command("connectors", "put", tmp_path / "a.json", *group)
+        assert (done.code, done.out) == (2, "")
+        assert f"config.{rejected}" in done.err
+        done = call_command("connectors", "patch", "naps", f"log={outside}", *group)
+        assert done.code == 2
+        assert rejected in done.err
+        assert call_command("connectors", "put", tmp_path / "b.json", *group).code == 0
         up.signal(signal.SIGTERM)
         assert up.ended() == 0, up.output()
     assert not outside.exists()

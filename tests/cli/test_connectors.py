@@ -650,6 +650,12 @@ async def test_edit_opens_a_file_with_errors_again_and_says_what_is_wrong(
     assert "tasks.max" in done.err
     changed = json.loads((await command("connectors", "config", "naps")).out)
     assert changed == {**shown, "tasks.max": "3", "name": "naps"}
+    for is_changed, texts in ((False, ("",)), (True, (json.dumps({**shown, "tasks.max": "2"}),))):
+        editor(*texts)
+        seen.unlink(missing_ok=True)
+        as_json = json.loads((await command("connectors", "edit", "naps", "--json")).out)
+        assert as_json["changed"] is is_changed, "as put and patch say it"
+        assert as_json.get("settings", []) == ["tasks.max"] * is_changed
 
 
 async def test_edit_changes_nothing_unless_a_valid_change_is_saved(

@@ -7,11 +7,12 @@ import json
 import sys
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
 from connectgroup.cli.render import ago_text
+from connectgroup.cli.status import checked as checked_group
 from connectgroup.config.base import checked
 from connectgroup.config.coordinator import CoordinatorConfig
 from connectgroup.coordinator.runtime import Coordinator
@@ -130,6 +131,10 @@ async def test_check_has_exit_codes_for_monitors(group: Group) -> None:
     shown = json.loads(as_json.out)
     assert (as_json.code, shown["status"], shown["exit_code"]) == (2, "CRITICAL", 2)
     assert shown["reasons"][0] == f"c-0 on a: {CAUSE}"
+    full = replace(await look(group.coordinator), log_error="no space left")
+    level, reasons = checked_group(full)
+    assert (level, reasons[1]) == (2, shown["reasons"][0])
+    assert reasons[0].endswith("takes no writes: no space left")
     await group.runs()
     recovered = await group("status", "--check")
     assert recovered.code == 1

@@ -14,7 +14,7 @@ from connectgroup.errors import LogError
 from connectgroup.group.connect.settings import GroupSettings
 from connectgroup.group.connect.state import ConnectGroupState
 from connectgroup.group.kernel.computation import under_way
-from connectgroup.log.base import AppendRefused, Loaded, Log, LogFenced
+from connectgroup.log.base import AppendRefused, Loaded, Log, LogFenced, LogNotWritable
 from connectgroup.log.memory import MemoryLog, MemoryStorage
 from connectgroup.protocol.messages.api import Request, Response
 from connectgroup.protocol.messages.common import entries, grouped
@@ -41,6 +41,7 @@ class FaultyLog(Log):
     Attributes:
         faults: the faults of the next appends; "none" is no fault, as is an empty queue.
         gate: while set, appends wait for it before the write.
+        full: the error of each append, until it is ``None`` again.
         unreadable: loads fail.
         refuses: batches that are rejected.
     """
@@ -50,6 +51,7 @@ class FaultyLog(Log):
         self.inner = MemoryLog(self.storage)
         self.faults: deque[Fault] = deque()
         self.gate: asyncio.Event | None = None
+        self.full: LogNotWritable | None = None
         self.unreadable = False
         self.refuses: Callable[[Sequence[Record]], bool] = lambda records: False
         self.appends = 0
@@ -66,10 +68,15 @@ class FaultyLog(Log):
             raise LogError("the disk is gone")
         return await self.inner.load(group_id)
 
+    async def check_writable(self) -> None:
+        if self.full is not None:
+            raise self.full
+
     async def append(self, records: Sequence[Record]) -> None:
         self.appends += 1
         if self.gate is not None:
             await self.gate.wait()
+        await self.check_writable()
         fault = self.faults.popleft() if self.faults else None
         if fault == "refuse" or self.refuses(records):
             raise AppendRefused("a batch too large")

@@ -392,10 +392,10 @@ async def test_errors_are_counted_and_the_last_events_are_shown_with_their_cause
 async def test_start_and_memory_of_a_worker_are_shown() -> None:
     async with serving() as coordinator:
         _, epoch = await owner_of_a_task(coordinator)
-        await ask(coordinator, beat("a", epoch, started_ms=1_000, memory_bytes=2_000))
+        await ask(coordinator, beat("a", epoch, started_ms=1_000, memory_bytes=2_000, allowed_paths=("/data",)))
         await ask(coordinator, beat("a", epoch))
         (member,) = (await look(coordinator)).members
-        assert (member.started_ms, member.memory_bytes) == (1_000, 2_000)
+        assert (member.started_ms, member.memory_bytes, member.allowed_paths) == (1_000, 2_000, ("/data",))
 
 
 def held_bytes(root: object) -> int:

@@ -306,9 +306,10 @@ async def test_coordinators_that_share_the_log_are_shown_and_change(browser: Bro
 
 async def test_failures_delays_and_rebalances_are_shown(browser: Browser) -> None:
     message = "RETRYING, attempt 3, next in 4 s, last error: no such table\nTraceback: line 12"
-    coordinator = Scripted(troubled_group(message=message))
+    coordinator = Scripted(replace(troubled_group(message=message), log_error="no space left"))
     async with showing(browser, coordinator) as tab:
         await tab.open()
+        await tab.shows("#log-error", "takes no writes: no space left")
         assert "orders-1 on worker-1: no such table" in await tab.text(".failure summary"), "the cause first"
         assert "RETRYING, attempt 3, next in 4 s" in await tab.text(".failure .hint")
         assert await tab.page.title() == "(1) connectgroup"

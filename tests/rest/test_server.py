@@ -23,12 +23,13 @@ from connectgroup import Worker
 from connectgroup.client.admin import Admin
 from connectgroup.config.rest import RestConfig
 from connectgroup.errors import TransportError
+from connectgroup.log.base import LogNotWritable
 from connectgroup.rest import bodies, connections
 from connectgroup.rest.connections import BEGUN_A_TURN, RestLimits
 from connectgroup.rest.guard import Guard
 from connectgroup.rest.server import RestServer
 from connectgroup.transport.tcp_client import TcpClient
-from tests.coordinator.builders import GROUP, beat, serving
+from tests.coordinator.builders import GROUP, FaultyLog, beat, serving
 
 from .conftest import PATIENCE_S, Api, rest_server
 
@@ -51,6 +52,22 @@ async def test_health_follows_the_coordinator(api: Api) -> None:
     assert (response.status_code, response.json()["status"]) == (500, "unhealthy")
     refused = await api.http.get("/connectors")
     assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+
+
+async def test_health_and_groups_say_that_the_log_takes_no_writes() -> None:
+    """Reads are served meanwhile."""
+    log = FaultyLog()
+    async with serving(log) as coordinator, rest_server(coordinator) as api:
+        await api("PUT", "/connectors/c/config", 201, IDLE)
+        log.full = LogNotWritable("no space left")
+        await api("DELETE", "/connectors/c", 503)
+        response = await api.http.get("/health")
+        assert (response.status_code, response.json()["status"]) == (500, "unhealthy")
+        assert response.json()["message"].endswith("takes no writes: no space left")
+        assert (await api("GET", f"/groups/{GROUP}", 200))["log_error"] == "no space left"
+        log.full = None
+        await api.until(lambda group: "log_error" not in group, f"/groups/{GROUP}")
+        await api("GET", "/health", 200)
 
 
 async def test_a_coordinator_that_does_not_run_is_503() -> None:

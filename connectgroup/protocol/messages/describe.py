@@ -73,6 +73,7 @@ class DescribedMember:
         restart_error: *(tagged)* why the last restart that was requested has not happened; the worker goes on.
         started_ms: *(tagged)* when its process started, milliseconds since 1970; 0 if unknown.
         memory_bytes: *(tagged)* memory of its process and of the processes that this one has started; 0 if unknown.
+        allowed_paths: *(tagged)* the files and directories that its connectors may use; null if unknown.
     """
 
     member_id: str
@@ -99,6 +100,7 @@ class DescribedMember:
     restart_error: str = ""
     started_ms: int = 0
     memory_bytes: int = 0
+    allowed_paths: tuple[str, ...] | None = None
 
     @property
     def assigned_units(self) -> Units:

@@ -79,6 +79,8 @@ class HeartbeatRequest:
             most ``MAX_LINES``. Like the next two, kept in memory only.
         started_ms: *(tagged)* when the worker's process started, milliseconds since 1970; 0: unchanged.
         memory_bytes: *(tagged)* memory of that process and of those that it has started; 0: unchanged.
+        allowed_paths: *(tagged)* the files and directories that its connectors may use (``worker.allowed.paths``);
+            with ``started_ms`` only. Null: unknown.
     """
 
     group_id: str
@@ -109,6 +111,7 @@ class HeartbeatRequest:
     log_lines: tuple[LogLine, ...] = ()
     started_ms: int = 0
     memory_bytes: int = 0
+    allowed_paths: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,14 +1,16 @@
-// Delayed units with a countdown, and the error of the assignor. What has failed is shown at its connector.
+// Delayed units with a countdown, and the errors of the assignor and of the coordinator's log. What has failed is shown at its connector.
 
 import { byId, count, duration, element, keyed, named, setHidden, setText } from "./dom.js";
 
-/** Update the delays and the error of the assignor. */
+/** Update the delays and the errors. */
 export function drawProblems(model) {
-  const error = model.group?.assignor_error ?? "";
+  const log = model.group?.log_error ?? "", error = model.group?.assignor_error ?? "";
+  setText(byId("log-error"), log && `Changes are rejected, the coordinator's log takes no writes: ${log}`);
+  setHidden(byId("log-error"), !log);
   setText(byId("assignor-error"), error && `The last assignment could not be computed: ${error}`);
   setHidden(byId("assignor-error"), !error);
   drawKept(model);
-  const hasProblem = error || model.delays.size || keptWorkers(model).length;
+  const hasProblem = log || error || model.delays.size || keptWorkers(model).length;
   setHidden(byId("problems"), !hasProblem);
 }
 

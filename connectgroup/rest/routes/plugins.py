@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Final, TypeVar
 
 from starlette.requests import Request
@@ -13,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 from ... import threads
 from ...config import connector_validation
 from ...config.connector_offsets import Permissions
-from ...errors import ConfigError
+from ...errors import ConfigError, ConnectGroupError
 from ...plugins import available, connector_class_name
 from ...protocol.units import printable
 from ..access import ALTER_ANY_CONNECTOR, NOTHING
@@ -95,7 +96,7 @@ async def plugin_config(request: Request) -> Response:
 
 async def validate_config(request: Request) -> Response:
     """All errors of a configuration, by setting. Tries to reach the source and the sink from here, without secrets and
-    with the allowed paths only.
+    with the allowed paths only. A server without a list compares paths with those that the workers allow.
     """
     name = request.path_params["plugin"]
     given = patch_from(await read_object(request), "body")
@@ -116,6 +117,9 @@ async def validate_config(request: Request) -> Response:
         raise RestError(404, f"Failed to find any class that implements Connector and which name matches {name}")
     paths, secrets = request.state.context.allowed_paths, request.state.context.secrets
     access = Permissions(paths=paths or ())
+    if paths is None:
+        with suppress(ConnectGroupError):  # the coordinator is away, or the user may not describe the group
+            paths = await request.state.context.admin.allowed_paths(request.state.context.group_id)
     found = await off_loop(lambda: connector_validation.validate(config, paths, secrets=secrets, access=access))
     nulls = {setting: (NULL_VALUE,) for setting, text in given.items() if text is None}
     return JSONResponse(dataclasses.replace(found, errors_of={**found.errors_of, **nulls}).as_json())

@@ -12,6 +12,7 @@ from ...errors import ConnectGroupError, GroupIdNotFound
 from ..access import EVERYTHING, NOTHING
 from ..errors import RestError
 from ..operations import ANY, TEXT, Operation, shape
+from ..views import NO_WRITES
 
 
 async def server_info(request: Request) -> Response:
@@ -21,14 +22,16 @@ async def server_info(request: Request) -> Response:
 
 
 async def health(request: Request) -> Response:
-    """Healthy if the coordinator answers."""
+    """Healthy if the coordinator answers, and its log takes writes."""
     context = request.app.state.context
     try:
-        await context.admin.describe(context.group_id, connectors=(), connectors_only=True)
+        group = await context.admin.describe(context.group_id, connectors=(), connectors_only=True)
     except GroupIdNotFound:
-        pass  # created with its first connector or worker
+        group = None  # created with its first connector or worker
     except ConnectGroupError as error:
         return JSONResponse({"status": "unhealthy", "message": str(error)}, 500)
+    if group is not None and group.log_error:
+        return JSONResponse({"status": "unhealthy", "message": f"{NO_WRITES}: {group.log_error}"}, 500)
     return JSONResponse({"status": "healthy", "message": "The coordinator responds to requests."})
 
 
