@@ -394,10 +394,35 @@ async def test_coordinator_that_is_overtaken_before_its_fence_does_not_take_the_
     monkeypatch.setattr(KafkaStore, "_caught_up", caught_up)
     assert await second.take(again, holder="q:1", address="b:1", lease_ms=1_000, epochs=1) is None
     assert taken == (1, 0)
-    assert not await first.renew("p:1", 0), "it is fenced"
-    seen = await first.look("p", "a:1")
-    assert await first.take(seen, holder="p:2", address="a:1", lease_ms=1_000, epochs=1) == (2, 0)
+    assert await first.renew("p:1", 0), "the topic names it: the fence of the second one ends nothing"
+    seen = await second.look("q", "b:1")
+    assert (seen.holder, seen.epoch, seen.renewals) == ("p:1", 1, 2)
     await asyncio.gather(first.close(), second.close())
+
+
+async def test_owner_that_was_fenced_by_one_that_did_not_take_the_log_goes_on(broker: Broker) -> None:
+    """Of several that try when a lease has expired, all but one do not; tasks would wait for the next lease."""
+    topic = new_topic()
+    log, _ = log_at(broker, topic, lease_s=60)
+
+    def fence() -> None:
+        settings = {"bootstrap.servers": broker.bootstrap, "transactional.id": f"connectgroup-log-{topic}"}
+        Producer(settings).init_transactions(30)
+
+    async with opened(log):
+        fence()
+        await log.mark_serving()
+        await log.append([member("a")])
+        fence()
+        await log.append([member("b")])
+        fence()
+        await log.check_writable()
+        await log.append([member("c")])
+        assert log.epoch == 1
+        assert await contents(log) == [member("a"), member("b"), member("c")]
+    again, _ = log_at(broker, topic)
+    async with opened(again):
+        assert await contents(again) == [member("a"), member("b"), member("c")]
 
 
 async def test_of_coordinators_that_start_together_one_opens_the_log(broker: Broker) -> None:

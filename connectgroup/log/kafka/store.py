@@ -390,12 +390,22 @@ class KafkaStore(LeasedStore):
             return False
         if owner.producer is None and not self._reclaim(owner.state):
             return False
+        return self._write_ownership(
+            holder, lambda state: replace(state, renewals=state.renewals + 1, renewed_ms=_ms(time.time()))
+        )
+
+    def _write_ownership(self, holder: str, changed: Callable[[OwnerState], OwnerState]) -> bool:
         owner = self._owned_by(holder)
-        state = owner.state
-        return owner.write(replace(state, renewals=state.renewals + 1, renewed_ms=_ms(time.time())))
+        return owner.write(changed(owner.state)) or (
+            self._reclaim(owner.state) and self._owned_by(holder).write(changed(self._owned_by(holder).state))
+        )
 
     def _reclaim(self, state: OwnerState) -> bool:
-        """Make a new producer after an unknown outcome; false: the log has another owner, or lacks records."""
+        """Make a new producer after an unknown outcome or a fence; false: the log has another owner, or lacks records.
+
+        Of coordinators that try to take the log together, one may fence the winner, and read only then that it has
+        lost. The topic names the owner: it goes on.
+        """
         tail = self._fenced(lambda now: now.holder == state.holder, fresh=True)
         if tail is None or self._owner is None:
             return False
@@ -403,10 +413,11 @@ class KafkaStore(LeasedStore):
         return self._owner.state.last >= state.last
 
     def _mark_serving(self, holder: str) -> bool:
-        owner = self._owned_by(holder)
-        state = owner.state
-        failover_ms = _ms(time.time()) if state.failover_from_ms >= 0 else -1
-        return owner.write(replace(state, server=self._topic.server, failover_ms=failover_ms))
+        def serving(state: OwnerState) -> OwnerState:
+            failover_ms = _ms(time.time()) if state.failover_from_ms >= 0 else -1
+            return replace(state, server=self._topic.server, failover_ms=failover_ms)
+
+        return self._write_ownership(holder, serving)
 
     def _release(self, holder: str, successor: str | None) -> None:
         if self._owner is not None and self._owner.state.holder == holder and self._owner.producer is not None:
@@ -427,7 +438,14 @@ class KafkaStore(LeasedStore):
             owner = self._owner
         if owner is None or (owner.state.epoch, owner.state.last) != (epoch, last):
             return False
-        return owner.write(replace(owner.state, last=last + len(rows)), [encode_row(row) for row in rows])
+        changed = replace(owner.state, last=last + len(rows))
+        encoded = [encode_row(row) for row in rows]
+        if owner.write(changed, encoded):
+            return True
+        if not self._reclaim(owner.state) or (owner := self._owner) is None:
+            return False
+        # The fence may have come after the commit.
+        return owner.state.last == changed.last or owner.write(changed, encoded)
 
     def _read(self, groups: set[bytes] | None) -> tuple[list[Values], list[tuple[bytes, int, int]]]:
         tail = self._tail

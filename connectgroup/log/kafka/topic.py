@@ -388,6 +388,8 @@ class Tail:
         from confluent_kafka import KafkaError
 
         topic = self._topic
+        if end < 0:
+            raise LogError(f"{topic.name}: its end is not known yet: the broker has just started")
         if end < self.position:
             raise LogError(f"{topic.name}: ends at offset {end}, but was read up to {self.position}: it was truncated")
         give_up = time.monotonic() + CALL_S
