@@ -6,6 +6,7 @@ import asyncio
 import gc
 import logging
 import weakref
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from connectgroup.log.memory import MemoryLog, MemoryStorage
 from connectgroup.log.sqlite.log import SqliteLog
 from connectgroup.protocol.messages.cluster import ApiVersionsRequest
 from connectgroup.protocol.messages.common import units_of
-from connectgroup.protocol.messages.describe import DescribeRequest, DescribeResponse
+from connectgroup.protocol.messages.describe import DescribedGroup, DescribeRequest, DescribeResponse
 from connectgroup.protocol.messages.heartbeat import HeartbeatResponse
 from connectgroup.protocol.records.base import Key, Kind, Tombstone
 from connectgroup.protocol.units import Unit
@@ -258,6 +259,14 @@ async def two_members(coordinator: Coordinator) -> dict[str, int]:
     return {"a": a.member_epoch, "b": b.member_epoch}
 
 
+def without_downtimes(group: DescribedGroup) -> DescribedGroup:
+    """Those of moves to former owners are not known after a restart."""
+    rebalances = (
+        replace(each, moves=tuple(replace(move, downtime_ms=0) for move in each.moves)) for each in group.rebalances
+    )
+    return replace(group, rebalances=tuple(rebalances))
+
+
 async def test_coordinator_restart_on_the_same_file_keeps_every_assignment(tmp_path: Path) -> None:
     """F7 on a real disk: same units, same epochs, and the next change continues from there."""
     path = tmp_path / "groups.sqlite"
@@ -266,7 +275,7 @@ async def test_coordinator_restart_on_the_same_file_keeps_every_assignment(tmp_p
         before = await look(first)
     async with serving(SqliteLog(path)) as second:
         after = await look(second)
-        assert after == before
+        assert without_downtimes(after) == without_downtimes(before)
         assert after.state == "Stable"
         for name, epoch in epochs.items():
             response = await ask(second, beat(name, epoch))
