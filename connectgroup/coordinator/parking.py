@@ -17,7 +17,6 @@ from ..group.kernel.state import Process
 from ..group.registry import RequestTraits, ServedGroup
 from ..protocol.records.base import Kind, Tombstone
 from ..protocol.records.connect import Record
-from ..transport.base import served
 from .intake import Command, Intake, loading_error
 
 WOKEN_TOGETHER: Final = 16
@@ -54,7 +53,6 @@ class Parking:
         """
         if not command.parked:
             command.parked = True
-            served(command.what)
             command.respond_by_s = asyncio.get_running_loop().time() + command.traits.max_wait_ms / 1000
         command.parked_response = response
         self.parked[_place(command.traits)] = command

@@ -25,7 +25,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from ..errors import ConfigError, CoordinatorNotAvailable, UnknownServerError
 from ..protocol.messages.api import DirectHandler, Handler, Request, Response
@@ -87,21 +87,6 @@ class Relay(Protocol):
         """The connection is lost."""
 
 
-_unserved: Final[dict[int, Callable[[], None]]] = {}  # by id of the request, which lives as long as its entry
-
-
-def when_served(request: Request, release: Callable[[], None]) -> None:
-    """Have a function called once when a request that is about to begin has its response, or is parked."""
-    _unserved[id(request)] = release
-
-
-def served(request: object) -> None:
-    """A request has its response, or waits for other clients: what comes after it need not wait for it."""
-    release = _unserved.pop(id(request), None)
-    if release is not None:
-        release()
-
-
 class _Turn(Generic[Ticket]):
     """The position of one request in the response order; ``request`` is ``None`` if the handler does not process it."""
 
@@ -116,7 +101,6 @@ class _Turn(Generic[Ticket]):
         """Take the response; a later one is ignored."""
         if not self.done:
             self.done, self.response = True, response
-            served(self.request)
             self.flush()
 
     def respond_to_request(self, response: Response | bytes) -> None:

@@ -104,13 +104,10 @@ class Limits:
         authentication_deadline_s: how long a connection may take to authenticate.
         reclaim_idle_s: at a limit on connections, a new one replaces the one without a request under way that has been
             idle for the longest time, at least this long.
-        max_incomplete_bytes: maximum size of all requests that have not arrived whole or wait to be decoded, on
-            connections with more than 64 KiB of them (at least two of the largest); above it, the oldest of these
-            connections is closed.
+        max_incomplete_bytes: maximum size of all requests above 64 KiB that have not arrived whole (at least two of the
+            largest); above it, the oldest of them is dropped with its connection.
         max_in_flight: maximum number of requests in flight per connection; above it, the server stops reading.
         max_unsent_bytes: maximum size of unsent responses per connection; above it, the server stops reading.
-        max_all_unsent_bytes: maximum size of the unsent responses of all such connections; above it, those are closed
-            whose peers have not read for the longest time.
         frame_deadline_s: timeout from a frame's first byte to its last, and from the connect to the first frame.
         unsent_deadline_s: how long a peer may leave more than ``max_unsent_bytes`` unread.
         idle_deadline_s: timeout without received bytes and without a request under way.
@@ -128,7 +125,6 @@ class Limits:
     max_incomplete_bytes: int = 16 << 20
     max_in_flight: int = 64
     max_unsent_bytes: int = 256 * 1024
-    max_all_unsent_bytes: int = 32 << 20
     frame_deadline_s: float = 30.0
     unsent_deadline_s: float = 30.0
     idle_deadline_s: float = 600.0

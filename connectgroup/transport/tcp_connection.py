@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final, Protocol, cast
@@ -55,7 +55,7 @@ from ..wire.apis import (
 )
 from ..wire.primitives import DEFAULT_MAX_BYTES, FrameReader, frame
 from .access import name_in
-from .base import Conversation, Relay, when_served
+from .base import Conversation, Relay
 from .limits import Limits, descriptor_of
 from .quotas import RequestQuotas
 
@@ -72,10 +72,6 @@ _LOCAL: Final = (ApiVersionsRequest, FindCoordinatorRequest)
 
 SMALL_BYTES: Final = 64 * 1024
 """Incomplete requests of up to so many bytes are not counted: the limits on connections bound them."""
-
-
-FRAME_OVERHEAD: Final = 50
-"""Bytes that a frame takes besides its own."""
 
 
 BEGUN_TOGETHER: Final = 8
@@ -115,8 +111,6 @@ class Server(Protocol):
 
     def count_incomplete(self, connection: Connection, size: int) -> None: ...
 
-    def count_unsent(self, connection: Connection, size: int) -> None: ...
-
     def log_complaint(self, host: str, what: str) -> None: ...
 
     def handler_for(self, connection: Connection) -> Handler: ...
@@ -148,9 +142,7 @@ class Connection(asyncio.Protocol):
         self._waits_for_frame = True  # a frame is incomplete; at first, none has begun
         self._goes_on = False  # requests are left for the next turn of the event loop
         self._begins = False  # responses that arrive now are sent when the last of these requests has begun
-        self._incomplete = 0  # bytes of requests that have not begun, as the server counts them
-        self._frame_bytes = 0  # at most these of them are in ``_frames``
-        self._decoding_bytes = 0  # these are being decoded, or wait for it
+        self._incomplete = 0  # bytes of a large incomplete frame, as the server counts them
         self._decodes = False  # a large request; the later ones wait
         self._choked_at: float | None = None  # since when the peer does not read
         self._muted_until: float | None = None  # above a quota; changed by _throttle and _unmute
@@ -211,12 +203,9 @@ class Connection(asyncio.Protocol):
             self._frame_began_at = now
         self._waits_for_frame = self._reader.mid_frame
         self._frames += frames
-        if self._incomplete or self._reader.size:
-            self._count_incomplete()
+        if not self._decodes and (self._incomplete or self._reader.size):
+            self._count_incomplete(self._reader.size)
         self._work()
-        if self._frames:
-            self._frame_bytes = sum(map(len, self._frames)) + FRAME_OVERHEAD * len(self._frames)
-            self._count_incomplete()
 
     def _work(self) -> None:
         """Begin requests within the limits; resume reading only when no complete frame is left."""
@@ -226,9 +215,6 @@ class Connection(asyncio.Protocol):
                 break
             self._begin(self._frames.popleft())
         self._begins = False
-        if self._frame_bytes and not self._frames:
-            self._frame_bytes = 0
-            self._count_incomplete()
         may_begin = self._may_begin()
         pause = bool(self._frames) or not may_begin
         if self._frames and may_begin and not self._goes_on:
@@ -263,36 +249,33 @@ class Connection(asyncio.Protocol):
             return
         if len(data) > LARGE_BYTES:
             self._decodes = True
-            self._decoding_bytes = len(data)
-            self._count_incomplete()
-            self._server.large_requests.decode(self, data, self._on_decoded, self.principal)
+            self._count_incomplete(len(data))
+            self._server.large_requests.decode(self, data, self._on_decoded)
         else:
             self._handle(decoded(data))
 
-    def _on_decoded(self, decoded: Decoded, size: int) -> None:
+    def _on_decoded(self, decoded: Decoded) -> None:
         """A large request has been decoded."""
         self._decodes = False
         if self._stopped:
             return
         try:
-            self._decoding_bytes = 0
-            self._count_incomplete()
-            self._handle(decoded, size)
+            self._count_incomplete(self._reader.size)
+            self._handle(decoded)
             self._work()
         except Exception:
             logger.exception("%s: closed: its request cannot be handled", self.client_host)
             self.abort()
 
-    def _count_incomplete(self) -> None:
-        """Note how many bytes of requests that are not whole, or wait, this connection holds."""
-        size = self._reader.size + self._frame_bytes + self._decoding_bytes
+    def _count_incomplete(self, size: int) -> None:
+        """Note how many bytes of a request that is not whole, or not decoded, this connection holds."""
         size = size if size > SMALL_BYTES else 0
         if size != self._incomplete:
             self._incomplete = size
             self._server.count_incomplete(self, size)
 
-    def _handle(self, decoded: Decoded, size: int = 0) -> None:
-        """Handle a request; ``size``: of a large one, in bytes."""
+    def _handle(self, decoded: Decoded) -> None:
+        """Handle a request."""
         if self.admission.is_open and not self._refused:
             self._throttle()
         if isinstance(decoded, DecodeFailure):
@@ -312,8 +295,6 @@ class Connection(asyncio.Protocol):
             self.conversation.put(header, self._server.without_denied(request, response, self))
         else:
             self._last_request = request
-            if size:
-                self._server.large_requests.hold(request, size, self.principal)
             group_id = getattr(request, "group_id", None)
             if group_id != self._group_id and group_id is not None:
                 self._group_id = group_id if self._group_id is None else ""
@@ -438,24 +419,17 @@ class Connection(asyncio.Protocol):
             return
         if out:
             self._transport.write(out[0] if len(out) == 1 else b"".join(out))
-            if self._choked_at is not None:
-                self._count_unsent()
         if self._hanging_up:
             self._transport.close()
 
-    def _count_unsent(self) -> None:
-        self._server.count_unsent(self, self._transport.get_write_buffer_size())
-
     def pause_writing(self) -> None:
         self._choked_at = self._loop.time()
-        self._count_unsent()
         if self._relay is not None:
             self._relay.pause()
         self._work()
 
     def resume_writing(self) -> None:
         self._choked_at = None
-        self._server.count_unsent(self, 0)
         if self._relay is not None:
             self._relay.resume()
         self._work()
@@ -466,11 +440,6 @@ class Connection(asyncio.Protocol):
     def frame_began_at(self) -> float:
         """When the first byte of the incomplete frame arrived, on the loop's clock."""
         return self._frame_began_at
-
-    @property
-    def choked_at(self) -> float:
-        """Since when the peer does not read, on the loop's clock; 0: it reads."""
-        return self._choked_at or 0.0
 
     def idle_s(self, now: float) -> float:
         """Seconds since the last byte arrived; -1 while a request is under way or a response is unread."""
@@ -500,7 +469,7 @@ class Connection(asyncio.Protocol):
         self._lost = self._stopped = True
         self._frames.clear()
         self._reader.discard()
-        self._server.large_requests.forget(self, self.principal)
+        self._server.large_requests.forget(self)
         if self._relay is not None:
             self._relay.close()
         self._release_if_done()
@@ -595,9 +564,6 @@ LARGE_BYTES: Final = 4 * 1024
 IN_THREAD_BYTES: Final = 64 * 1024
 """Larger ones are decoded in a thread: they take more than 10 ms."""
 
-MAX_HELD_BYTES: Final = 2 << 20
-"""Bytes of large requests that are decoded and not served yet."""
-
 MAX_TOGETHER_S: Final = 0.005
 """Seconds of decoding in one turn of the event loop, after which everything else has its turn."""
 
@@ -613,70 +579,32 @@ def decoded(data: bytes) -> Decoded:
 
 
 class LargeRequests:
-    """The large requests of one server that are to be decoded: of each principal in the order of their arrival.
-
-    Decoded, a request takes up to twenty times its size. While the coordinator is slow, requests wait to be decided,
-    so no more are decoded than ``MAX_HELD_BYTES`` allow. Those of one principal may take half of that, and each
-    principal may have one, whatever its size: no principal keeps the requests of another out.
-    """
+    """The large requests of one server that are to be decoded, in the order of their arrival."""
 
     def __init__(self) -> None:
-        # By principal, those that have waited longest for their turn first, and by connection.
-        self._waiting: dict[str, dict[object, tuple[bytes, Callable[[Decoded, int], None]]]] = {}
-        self._held: Counter[str] = Counter()  # bytes of requests that were decoded and not served, by principal
-        self._task: asyncio.Task[None] | None = None  # decodes them, while it may decode any
+        self._waiting: dict[object, tuple[bytes, Callable[[Decoded], None]]] = {}  # by connection
+        self._task: asyncio.Task[None] | None = None  # decodes them, while there are any
 
-    def decode(self, connection: object, data: bytes, then: Callable[[Decoded, int], None], principal: str) -> None:
-        """Decode a request of a connection that has none here.
+    def decode(self, connection: object, data: bytes, then: Callable[[Decoded], None]) -> None:
+        """Decode a request of a connection that has none here; ``then`` is called with it, in a later turn of the loop.
 
-        Args:
-            then: called with it and its size, in a later turn of the loop; must not raise.
+        ``then`` must not raise.
         """
-        self._waiting.setdefault(principal, {})[connection] = data, then
-        self._go_on()
-
-    def forget(self, connection: object, principal: str) -> None:
-        """A connection is lost: its request is not decoded any more."""
-        waiting = self._waiting.get(principal, {})
-        if waiting.pop(connection, None) is not None and not waiting:
-            del self._waiting[principal]
-
-    def hold(self, request: Request, size: int, principal: str) -> None:
-        """Count a decoded request until it is served."""
-
-        def release() -> None:
-            self._held[principal] -= size
-            if not self._held[principal]:
-                del self._held[principal]
-            self._go_on()
-
-        self._held[principal] += size
-        when_served(request, release)
-
-    def _go_on(self) -> None:
-        if self._task is None and self._principal() is not None:
+        self._waiting[connection] = data, then
+        if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run(), name="decoding large requests")
 
-    def _principal(self) -> str | None:
-        """The principal whose request may be decoded now, or ``None``."""
-        total = sum(self._held.values())
-        for principal, waiting in self._waiting.items():
-            data, _ = next(iter(waiting.values()))
-            own = self._held[principal]
-            if not own or (own + len(data) <= MAX_HELD_BYTES // 2 and total + len(data) <= MAX_HELD_BYTES):
-                return principal
-        return None
+    def forget(self, connection: object) -> None:
+        """A connection is lost: its request is not decoded any more."""
+        self._waiting.pop(connection, None)
 
     async def _run(self) -> None:
         clock = asyncio.get_running_loop().time
         began_s = clock()
         try:
-            while (principal := self._principal()) is not None:
-                waiting = self._waiting.pop(principal)
-                data, then = waiting.pop(next(iter(waiting)))
-                if waiting:
-                    self._waiting[principal] = waiting
-                then(await _decoded_in_thread(data) if len(data) > IN_THREAD_BYTES else decoded(data), len(data))
+            while self._waiting:
+                data, then = self._waiting.pop(next(iter(self._waiting)))
+                then(await _decoded_in_thread(data) if len(data) > IN_THREAD_BYTES else decoded(data))
                 if clock() - began_s > MAX_TOGETHER_S:
                     await asyncio.sleep(0)
                     began_s = clock()

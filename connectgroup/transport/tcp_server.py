@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final
@@ -133,7 +133,8 @@ class TcpServer:
         self._unauthenticated: dict[Connection | Handshake, None] = {}  # in the order of arrival
         self._high: set[Connection | Handshake] = set()  # those with a descriptor of at least _max_descriptor
         self.large_requests = LargeRequests()
-        self._incomplete, self._unsent = _Held(), _Held()
+        self._incomplete: dict[Connection, int] = {}  # bytes of large incomplete requests, in the order of their begin
+        self._incomplete_bytes = 0  # their sum
         self._refused: set[Connection] = set()  # above a limit: connected until they have read why
         self._by_host: Counter[str] = Counter()
         self._by_principal: Counter[str] = Counter()
@@ -423,22 +424,14 @@ class TcpServer:
 
         Above the limit of all connections, the oldest of these requests is dropped with its connection.
         """
-        limit = max(self.limits.max_incomplete_bytes, 2 * self.limits.max_frame_bytes)
-        for oldest in self._incomplete.count(connection, size, limit, lambda each: each.frame_began_at):
-            self.log_complaint(
-                oldest.client_host, "closed: too many large requests that have not arrived whole, or that wait"
-            )
-            oldest.abort()
-
-    def count_unsent(self, connection: Connection, size: int) -> None:
-        """Note how much a peer that does not read leaves unsent, 0 once it reads.
-
-        Above the limit of all connections, those are closed whose peers have not read for the longest time.
-        """
-        for oldest in self._unsent.count(
-            connection, size, self.limits.max_all_unsent_bytes, lambda each: each.choked_at
-        ):
-            self.log_complaint(oldest.client_host, "closed: did not read its responses, and too many wait to be sent")
+        self._incomplete_bytes += size - self._incomplete.pop(connection, 0)
+        if size:
+            self._incomplete[connection] = size
+        limits = self.limits
+        while self._incomplete_bytes > max(limits.max_incomplete_bytes, 2 * limits.max_frame_bytes):
+            oldest = min(self._incomplete, key=lambda each: each.frame_began_at)
+            self._incomplete_bytes -= self._incomplete.pop(oldest)
+            self.log_complaint(oldest.client_host, "closed: too many large requests that have not arrived whole")
             oldest.abort()
 
     def admit_refused(self, connection: Connection) -> bool:
@@ -458,8 +451,8 @@ class TcpServer:
         """Stop counting a connection that is lost and whose last request is done."""
         self._refused.discard(connection)
         self._forget_unauthenticated(connection)
-        self.count_incomplete(connection, 0)
-        self.count_unsent(connection, 0)
+        if connection in self._incomplete:
+            self.count_incomplete(connection, 0)
         if connection in self._connections:
             self._connections.discard(connection)
             for count, key in (
@@ -499,31 +492,6 @@ class TcpServer:
             limits.authentication_deadline_s,
         )
         self._sweeper = loop.call_later(min(1.0, shortest / 4), self._sweep)
-
-
-class _Held:
-    """Bytes that the server holds for connections, and their sum."""
-
-    def __init__(self) -> None:
-        self._sizes: dict[Connection, int] = {}
-        self._sum = 0
-
-    def count(
-        self, connection: Connection, size: int, limit: int, since: Callable[[Connection], float]
-    ) -> Iterator[Connection]:
-        """Note the bytes of a connection; 0: none.
-
-        Returns:
-            The connections that are to be closed because the sum is above the limit; they no longer count. Of several,
-            those with the lowest ``since`` come first.
-        """
-        self._sum += size - self._sizes.pop(connection, 0)
-        if size:
-            self._sizes[connection] = size
-        while self._sum > limit and self._sizes:
-            oldest = min(self._sizes, key=since)
-            self._sum -= self._sizes.pop(oldest)
-            yield oldest
 
 
 _API_VERSIONS: Final = ApiVersionsResponse(api_keys=served())

@@ -11,16 +11,12 @@ from contextlib import suppress
 
 import pytest
 
-from connectgroup import Coordinator, GroupSettings, MemoryLog
 from connectgroup.errors import TransportError
-from connectgroup.protocol.messages.api import Request, Response
-from connectgroup.protocol.messages.classic import JoinGroupRequest, OfferedProtocol
 from connectgroup.protocol.messages.cluster import (
     ApiVersionsRequest,
 )
 from connectgroup.protocol.messages.common import ConnectorTasks
-from connectgroup.protocol.messages.describe import ListGroupsRequest, ListGroupsResponse
-from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
 from connectgroup.testing.contracts.transport import ScriptedHandler, beat, message_of
 from connectgroup.transport import tcp_connection
 from connectgroup.transport.tcp_client import TcpClient
@@ -290,105 +286,6 @@ async def test_requests_of_others_pass_between_the_large_ones_of_one_connection(
         assert handler.began.index("small") < handler.began.index(f"large {count - 1}")
         greedy.close()
         other.close()
-
-
-@pytest.mark.asyncio
-async def test_large_requests_that_wait_for_the_handler_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A coordinator that is slow to decide them must not decode more and more: each takes up to 20 times its size."""
-    units, count = 600, 20
-    monkeypatch.setattr(tcp_connection, "MAX_HELD_BYTES", bound := 200_000)
-    size = len(encode_request(large("0 ", units), version=0, correlation_id=1, client_id=None))
-    names = [f"{peer} {number}" for peer in range(4) for number in range(count)]
-    handler = ScriptedHandler(*names)
-    async with server(handler) as tcp:
-        peers, other = [await Peer.to(tcp) for _ in range(4)], await Peer.to(tcp)
-        for number, peer in enumerate(peers):
-            for each in range(count):
-                peer.send(large(f"{number} {each}", units), correlation_id=each)
-        for ended in range(len(names)):
-            while len(begun := [name for name in handler.began if name in names]) <= ended:
-                assert await other.is_alive()
-            for _ in range(3):  # more would begin meanwhile
-                assert await other.is_alive()
-            assert (len(begun) - ended) * size <= bound
-            handler.release(begun[ended])
-        for number, peer in enumerate(peers):
-            assert [(await peer.receive(HEARTBEAT))[0] for _ in range(count)] == list(range(count)), number
-            peer.close()
-        other.close()
-
-
-@pytest.mark.asyncio
-async def test_large_requests_that_are_parked_keep_no_other_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Large joins of a group wait for those of its other members, however large they are together."""
-    monkeypatch.setattr(tcp_connection, "MAX_HELD_BYTES", 20_000)
-    coordinator = Coordinator(MemoryLog(), GroupSettings())
-    await coordinator.start()
-    tcp = TcpServer(coordinator)
-    await tcp.start()
-    try:
-        peers, names = [await Peer.to(tcp) for _ in range(5)], [f"group {number}" for number in range(5)]
-        offered = OfferedProtocol(name="range", metadata=bytes(6_000))
-        for name, peer in zip(names, peers, strict=True):
-            join = JoinGroupRequest(
-                group_id=name, session_timeout_ms=60_000, rebalance_timeout_ms=60_000, member_id="",
-                group_instance_id=name, protocol_type="consumer", protocols=(offered,),
-            )  # fmt: skip
-            peer.send(join, correlation_id=1, version=7)
-        client, listed = TcpClient("127.0.0.1", tcp.port), ListGroupsResponse()
-        while {group.group_id for group in listed.groups} != set(names):
-            response = await client.call(ListGroupsRequest(), timeout_s=10)
-            assert isinstance(response, ListGroupsResponse)
-            listed = response
-        await client.close()
-        assert {group.group_state for group in listed.groups} == {"PreparingRebalance"}, "all joins are parked"
-        for peer in peers:
-            peer.close()
-    finally:
-        await tcp.close(grace_s=0.05)
-        await coordinator.close()
-
-
-@pytest.mark.asyncio
-async def test_requests_that_wait_behind_others_have_a_bound(caplog: pytest.LogCaptureFixture) -> None:
-    """They have arrived whole; each connection alone holds as much as the server reads at a time."""
-    handler = ScriptedHandler("parked")
-    limits = {"max_frame_bytes": 1 << 16, "max_incomplete_bytes": 1 << 20, "max_in_flight": 1}
-    async with server(handler, **limits) as tcp:
-        peers = [await Peer.to(tcp) for _ in range(20)]
-        waiting = frame(encode_request(large("waits", 1_000), version=0, correlation_id=2, client_id=None)) * 50
-        for peer in peers:
-            peer.send(beat("parked"), correlation_id=1)
-            peer.writer.write(waiting)
-        assert await peers[0].is_closed_by_server()
-        assert "too many large requests" in caplog.text
-        good = await Peer.to(tcp)
-        assert await good.is_alive()
-        handler.release("parked")
-        for peer in (good, *peers):
-            peer.close()
-
-
-@pytest.mark.asyncio
-async def test_unread_responses_of_all_connections_have_a_bound(caplog: pytest.LogCaptureFixture) -> None:
-    """A limit for each connection alone would allow a large response on each of 2,000."""
-
-    class Verbose(ScriptedHandler):
-        async def handle(self, request: Request, **_: object) -> Response:
-            return HeartbeatResponse(error_message="x" * 30_000)
-
-    async with server(Verbose(), max_unsent_bytes=1 << 16, max_all_unsent_bytes=1 << 17) as tcp:
-        peers = [await Peer.to(tcp, receive_buffer=4096) for _ in range(3)]
-        data = frame(encode_request(beat("x"), version=0, correlation_id=1, client_id=None))
-        for peer in peers:
-            peer.writer.write(data * 1_000)  # the system's buffers hold some megabytes of the responses
-        while "too many wait to be sent" not in caplog.text:
-            good = await Peer.to(tcp)
-            good.send(beat("x"), correlation_id=1)
-            assert (await good.receive(HEARTBEAT))[0] == 1
-            good.close()
-        for peer in peers:
-            peer.close()
 
 
 @pytest.mark.asyncio
