@@ -1137,6 +1137,9 @@ public class SinkRun implements SinkTaskContext {
   private final Map rewinds = new HashMap();
   private long retryMs = -1;
   private volatile boolean stopping;
+  private volatile boolean interrupted;
+  private volatile long cutAtMs;
+  private volatile boolean wasCut;
   private volatile boolean wantsCommit;
   private volatile Thread caller;
   private boolean isStarted;
@@ -1344,8 +1347,12 @@ public class SinkRun implements SinkTaskContext {
   private void deliver(List records) throws Exception {
     List ready = records;
     long pause = 100;
+    boolean isRepeated = false;
+    // A commit that was under way, but not yet here: its records are put once.
+    if (interrupted) interruptLater();
     while (true) {
-      if (stopping) throw new IllegalStateException("the task stops");
+      if (stopping || interrupted && isRepeated) throw new IllegalStateException("the task stops");
+      isRepeated = true;
       List now = new ArrayList();
       List later = new ArrayList();
       for (int i = 0; i < ready.size(); i++) {
@@ -1357,6 +1364,7 @@ public class SinkRun implements SinkTaskContext {
       retryMs = -1;
       try {
         task.put(now);
+        checkWhole();
         if (later.isEmpty()) return;
         ready = later;
         pause(50);
@@ -1369,30 +1377,39 @@ public class SinkRun implements SinkTaskContext {
   }
 
   synchronized void pause(long ms) throws InterruptedException {
-    if (!stopping && ms > 0) wait(ms);
+    if (!stopping && !interrupted && ms > 0) wait(ms);
   }
 
   /** The task is to end: a batch is not put again, and a call that lasts longer than this is interrupted. */
   public synchronized void interrupt(long patienceMs) {
-    stopping = true;
+    cutAtMs = System.currentTimeMillis() + patienceMs;
+    interrupted = true;
     notifyAll();
-    if (caller == null) return;
-    Thread interrupter = new Thread(new SinkInterrupter(this, patienceMs), "connect interrupt");
+    if (caller != null) interruptLater();
+  }
+
+  void interruptLater() {
+    Thread interrupter = new Thread(new SinkInterrupter(this), "connect interrupt");
     interrupter.setDaemon(true);
     interrupter.start();
   }
 
-  synchronized void interruptAfter(long patienceMs) throws InterruptedException {
+  synchronized void interruptInTime() throws InterruptedException {
     Thread in = caller;
-    long end = System.currentTimeMillis() + patienceMs;
     while (in != null && caller == in) {
-      long left = end - System.currentTimeMillis();
+      long left = cutAtMs - System.currentTimeMillis();
       if (left <= 0) {
+        wasCut = true;
         in.interrupt();
         return;
       }
       wait(left);
     }
+  }
+
+  /** A plug-in may return from a call that was interrupted as if it had written: nothing is committed any more. */
+  private void checkWhole() {
+    if (wasCut) throw new IllegalStateException("a call of the plug-in that lasted too long was interrupted: the task stops");
   }
 
   /** The dead letters since the last call: a list of objects. Those of records that commit has covered are in it. */
@@ -1404,9 +1421,11 @@ public class SinkRun implements SinkTaskContext {
   public String commit(boolean isIdle) throws Exception {
     enter();
     try {
+      checkWhole();
       if (isIdle) task.put(new ArrayList());
       wantsCommit = false;
       Map durable = task.preCommit(new HashMap(current));
+      checkWhole();
       Map found = new HashMap();
       if (durable != null) {
         Iterator each = durable.entrySet().iterator();
@@ -1444,7 +1463,10 @@ public class SinkRun implements SinkTaskContext {
   public boolean stop(long boundMs) throws Exception {
     stopping = true;
     Thread in = caller;
-    if (in != null) in.interrupt();
+    if (in != null) {
+      wasCut = true;
+      in.interrupt();
+    }
     Thread stopper = new Thread(new SinkStopper(this), "connect stop");
     stopper.setDaemon(true);
     stopper.setContextClassLoader(loader);
@@ -1525,16 +1547,14 @@ public class SinkRun implements SinkTaskContext {
 
 class SinkInterrupter implements Runnable {
   private final SinkRun run;
-  private final long patienceMs;
 
-  SinkInterrupter(SinkRun run, long patienceMs) {
+  SinkInterrupter(SinkRun run) {
     this.run = run;
-    this.patienceMs = patienceMs;
   }
 
   public void run() {
     try {
-      run.interruptAfter(patienceMs);
+      run.interruptInTime();
     } catch (InterruptedException error) {
       // Java ends.
     }

@@ -33,7 +33,7 @@ def root_cause(error: BaseException) -> BaseException:
     summary = causes[-1] if causes else lines[0] if lines else type(error).__name__
     # Equal failures have equal messages: logs and lists of errors count them instead of repeating them.
     summary = _NUMBERS.sub("", summary)
-    hint = f"; allowed: {_IN_TIME}" if _TOO_SLOW.search(summary) else ""
+    hint = f"; allowed: {_IN_TIME}" if _TOO_SLOW.search(summary[:2000]) else ""
     return SparkError(f"Spark query failed: {printable(summary, limit=300)}{hint}")
 
 
@@ -67,7 +67,10 @@ _OURS = re.compile(r"connectgroup\.(?:spark\.|dataplane\.)?errors\.(?P<name>\w+)
 
 _TRACEBACK = "Traceback (most recent call last):"
 _CAUSED_BY = re.compile(r"^Caused by: (?P<message>[^\n]*)", re.MULTILINE)
-_NUMBERS = re.compile(r"^\[STREAM_FAILED\] Query \[id = [^\]]{1,100}\] terminated with exception: ")
-"""Spark's words around the cause: the numbers of the query and of its run differ at each attempt."""
+_NUMBERS = re.compile(
+    r"^(?:\[STREAM_FAILED\] Query \[id = [^\]]{1,100}\] terminated with exception: )?"
+    r"(?:Job aborted due to stage failure: [^\n]{1,300}?\(TID \d{1,20}\) \([^)\n]{1,200}\): )?"
+)
+"""Spark's words around the cause: the numbers of the query, its run, stage and task differ at each attempt."""
 _TOO_SLOW = re.compile(r"Python worker failed to connect back|\[CANNOT_OPEN_SOCKET\][^\n]*timed out")
 _IN_TIME = "a machine that starts Spark's Python processes in time; fewer tasks on each core (tasks.max)"

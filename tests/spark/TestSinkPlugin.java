@@ -117,10 +117,11 @@ public class TestSinkPlugin extends SinkConnector {
             puts++;
             if (mode.startsWith("put ")) note(mode);
             if (mode.equals("put is busy")) throw new RetriableException("busy");
-            if (mode.equals("put blocks")) {
+            if (mode.equals("put blocks") || mode.equals("put gives up")) {
                 try {
                     Thread.sleep(3_600_000);
                 } catch (InterruptedException stopped) {
+                    if (mode.equals("put gives up")) return; // as if it had written
                     throw new IllegalStateException(stopped);
                 }
             }

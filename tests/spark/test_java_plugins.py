@@ -998,11 +998,12 @@ def test_what_a_sink_plugin_throws_is_the_error_of_its_task(
     assert group_offsets(kafka, topic_name) == [-1001], "nothing is committed"
 
 
-@pytest.mark.parametrize("mode", ["put is busy", "put blocks"])
+@pytest.mark.parametrize("mode", ["put is busy", "put blocks", "put gives up"])
 def test_stop_of_a_sink_plugin_that_does_not_go_on_is_bounded(
     cluster: Cluster, tmp_path: Path, kafka: str, topic_name: str, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without the end of Java, in which other tasks run. Its ``close`` throws, and its ``stop`` is called."""
+    """Without the end of Java, in which other tasks run. Its ``close`` throws, and its ``stop`` is called. What it has
+    not written is not committed, also if its ``put`` returns from the interrupt."""
     monkeypatch.setattr("connectgroup.spark.connect_runtime.STOP_BOUND_MS", 300)
     put_records(kafka, topic_name, range(5))
     run = cluster.start(appending(tmp_path, kafka, topic_name, mode=mode))

@@ -161,13 +161,18 @@ def test_error_of_python_code_in_a_worker_of_spark_is_named(spark: None) -> None
     assert error.startswith("Spark query failed: ZeroDivisionError: integer division")
 
 
-def test_equal_failures_of_queries_have_equal_messages() -> None:
-    """Spark names the query and its run; a list of errors would repeat the same failure at each attempt."""
-    text = (
-        "[STREAM_FAILED] Query [id = 3aa4b7c3-894f, runId = {}] terminated with exception: "
-        "Python worker failed to connect back. SQLSTATE: XXKST"
-    )
-    one, two = (str(root_cause(Exception(text.format(run)))) for run in ("e98e0ca2", "b470bb24"))
+@pytest.mark.parametrize(
+    "around",
+    [
+        "[STREAM_FAILED] Query [id = 3aa4b7c3-894f, runId = {}] terminated with exception: ",
+        "Job aborted due to stage failure: Task 0 in stage {0}.0 failed 1 times, most recent failure: Lost task 0.0 in"
+        " stage {0}.0 (TID {0}) (this-machine executor driver): ",
+    ],
+)
+def test_equal_failures_of_queries_have_equal_messages(around: str) -> None:
+    """Spark names the query, its run, stage and task; a list of errors would repeat one failure at each attempt."""
+    text = f"{around}Python worker failed to connect back. SQLSTATE: XXKST"
+    one, two = (str(root_cause(Exception(text.format(run)))) for run in (11, 12))
     assert one == two
     assert one.startswith("Spark query failed: Python worker failed to connect back. ")
     assert "fewer tasks on each core (tasks.max)" in one, "the machine is too busy"

@@ -154,8 +154,10 @@ def _with_downtime(group: ConnectGroupState, rebalance: Rebalance, move: Move) -
         return replace(move, downtime_ms=downtime_ms)
     # After a load of a compacted log: the last status of the unit, if it is of this move.
     status, grant = group.statuses.get(unit), group.holders.get(unit)
+    if grant is None:
+        return move
     # A later assignment has an owner epoch above this rebalance.
-    if grant is None or grant[0] != move.target or grant[1] > rebalance.epoch:
+    if grant[0] != move.target or grant[1] > rebalance.epoch:
         return replace(move, downtime_ms=UNKNOWN) if unit in group.stops.unknown(rebalance.epoch) else move
     if status is None or status.state != UnitState.RUNNING or (status.member_id, status.owner_epoch) != grant:
         return move
