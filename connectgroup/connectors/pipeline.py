@@ -33,6 +33,7 @@ from ..dataplane.settings import (
 )
 from ..dataplane.sink import PositionStore, Sink
 from ..dataplane.source import CommittedPositions, Division, Source
+from ..dataplane.transform import listed
 from ..errors import NO_VALUE, UNKNOWN_SETTING, ConfigError, ConnectGroupError, PluginError
 from ..plugins import available, load_sink_class, load_source_class
 from ..spark.converters import CONVERTERS, check_pair
@@ -411,7 +412,10 @@ def _with_connect_defaults(config: Config) -> Config:
         return config
     defaults = {f"{SOURCE}value.form": "json"}
     if config.get(f"{SOURCE}value.form", "json") == "json":
-        defaults[f"{SOURCE}metadata"] = "key,topic,partition,timestamp,headers"
+        # Where sink.metadata does not list it, a column partition would be a field of the value.
+        own = config.get(f"{SINK}metadata")
+        keeps = own is None or "partition" in listed(own)
+        defaults[f"{SOURCE}metadata"] = f"key,topic,{'partition,' if keeps else ''}timestamp,headers"
     defaults[f"{SINK}keep.partitions"] = "true"
     return {**defaults, **config}
 

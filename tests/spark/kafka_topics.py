@@ -76,15 +76,20 @@ def produce(servers: str, name: str, records: Sequence[tuple[int, str | None, st
 
 def committed(servers: str, name: str) -> list[tuple[str | None, str]]:
     """Key and value of the committed records of a topic; a tombstone's value is an empty text."""
-    return [(key, value) for key, value, _ in _read(servers, name)]
+    return [(key, value) for key, value, *_ in _read(servers, name)]
+
+
+def placed(servers: str, name: str) -> list[tuple[int, str]]:
+    """Partition and value of the committed records of a topic."""
+    return sorted((partition, value) for _, value, _, partition in _read(servers, name))
 
 
 def times(servers: str, name: str) -> list[int]:
     """The timestamps of the committed records of a topic, in milliseconds."""
-    return [at for *_, at in _read(servers, name)]
+    return [at for _, _, at, _ in _read(servers, name)]
 
 
-def _read(servers: str, name: str) -> list[tuple[str | None, str, int]]:
+def _read(servers: str, name: str) -> list[tuple[str | None, str, int, int]]:
     from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
     consumer = Consumer(
@@ -97,7 +102,7 @@ def _read(servers: str, name: str) -> list[tuple[str | None, str, int]]:
     )
     partitions = consumer.list_topics(name, timeout=10).topics[name].partitions
     consumer.assign([TopicPartition(name, n, OFFSET_BEGINNING) for n in partitions])
-    found: list[tuple[str | None, str, int]] = []
+    found: list[tuple[str | None, str, int, int]] = []
     ended: set[int | None] = set()
     while len(ended) < len(partitions):
         message = consumer.poll(1)
@@ -110,6 +115,6 @@ def _read(servers: str, name: str) -> list[tuple[str | None, str, int]]:
         value = b"" if value is None else value
         assert isinstance(value, bytes)
         text = key.decode(errors="backslashreplace") if isinstance(key, bytes) else None
-        found.append((text, value.decode(), message.timestamp()[1]))
+        found.append((text, value.decode(), message.timestamp()[1], message.partition() or 0))
     consumer.close()
     return found

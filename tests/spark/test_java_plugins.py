@@ -753,6 +753,14 @@ def test_records_go_to_kafka_as_kafka_connect_writes_them(cluster: Cluster, tmp_
     first.task.stop()
     second = cluster.start(config | {"rows": "30"}, epoch=2)
     second.wait(lambda: sum(second.rows) == 10)
+    second.task.stop()
+    # The list of before there was a partition in it: a column that it does not name would be a field of the value.
+    older = {"sink.metadata": "key, topic, timestamp, headers"}
+    third = cluster.start(config | older | {"rows": "40"}, epoch=3)
+    third.wait(lambda: sum(third.rows) == 10)
+    third.task.stop()
+    named = cluster.start(config | {"sink.metadata": f"{older['sink.metadata']}, partition", "rows": "50"}, epoch=4)
+    named.wait(lambda: sum(named.rows) == 10)
     consumer = Consumer(
         {
             "bootstrap.servers": kafka,
@@ -765,14 +773,17 @@ def test_records_go_to_kafka_as_kafka_connect_writes_them(cluster: Cluster, tmp_
     with contextlib.closing(consumer):
         consumer.subscribe(["t"])
         messages: list[Any] = []
-        while len(messages) < 30:
+        while len(messages) < 50:
             messages += consumer.consume(100, 0.5)
-    assert [json.loads(each.value()) for each in messages] == [{"part": "p0", "n": n} for n in range(30)]
-    assert {(each.key(), each.partition()) for each in messages} == {(b"p0", 0)}, "the plug-in's choice: not the key's"
+    messages.sort(key=lambda each: each.timestamp())
+    assert [json.loads(each.value()) for each in messages] == [{"part": "p0", "n": n} for n in range(50)]
+    placed = {(each.key(), each.partition()) for each in messages[:30] + messages[40:]}
+    assert placed == {(b"p0", 0)}, "the plug-in's choice: not the key's"
+    assert {each.key() for each in messages[30:40]} == {b"p0"}
     assert [each.headers() for each in messages[:2]] == [[("h", b"v0")], [("h", b"v1")]]
     assert messages[3].timestamp()[1] == 1_700_000_000_003
     (offset,) = cluster.connector(config).offsets()
-    assert offset == PartitionOffset(partition={"number": 0, "part": "p0"}, offset={"n": 30})
+    assert offset == PartitionOffset(partition={"number": 0, "part": "p0"}, offset={"n": 50})
 
 
 @ci_only("a worker with a Spark of its own, 20 s of a core; a user's run has the assignor's own tests")

@@ -49,7 +49,17 @@ from tests.integration.processes import free_ports
 from tests.volume import ci_only
 
 from .conftest import Bench, Run, streams_of_task, wait
-from .kafka_topics import add_partitions, committed, delete_records, delete_topic, make_topic, produce, times, topic
+from .kafka_topics import (
+    add_partitions,
+    committed,
+    delete_records,
+    delete_topic,
+    make_topic,
+    placed,
+    produce,
+    times,
+    topic,
+)
 
 
 class TestKafkaSource(SourceContract):
@@ -812,6 +822,45 @@ def test_record_that_the_topic_rejects_is_one_dead_letter_and_the_others_are_wri
     sink.claim(owner, lambda name: True)
     assert sink.commit(owner, [Range(slice="s", start=1, end=2)], whole.slice(0, 1)) is True
     sink.close()
+
+
+def test_partition_that_the_topic_was_given_meanwhile_is_written_and_one_that_it_does_not_have_is_a_dead_letter(
+    kafka: str,
+) -> None:
+    """The client asks for the topic's partitions every few minutes only."""
+    import pyarrow as pa
+
+    columns = from_ddl("partition INT, a INT")
+    sink, name, dead, owner = _tolerant_sink(kafka, columns, metadata="partition", keep_partitions="true")
+    make_topic(kafka, name, 1)
+
+    def rows(*partitions: int) -> pa.Table:
+        numbers = range(len(partitions))
+        return pa.table({"partition": pa.array(partitions, pa.int32()), "a": pa.array(numbers, pa.int32())})
+
+    def written() -> list[tuple[int, int]]:
+        return [(partition, json.loads(value)["a"]) for partition, value in placed(kafka, name)]
+
+    def commit(start: int, *partitions: int) -> list[int]:
+        """Commit a batch of rows; return the numbers of those that are dead letters."""
+        letters = DeadLetters(owner)
+        span = [Range(slice="s", start=start, end=start + 1)]
+        assert sink.commit_all(owner, span, rows(*partitions), letters) is True
+        return [json.loads(each["record"])["a"] for each in letters]
+
+    assert commit(0, 0, 2) == [1]
+    add_partitions(kafka, name, 3)
+    assert commit(1, 0, 2, 5, 1) == [2]
+    assert written() == [(0, 0), (0, 0), (1, 3), (2, 1)]
+    add_partitions(kafka, name, 5)
+    assert sink.commit(owner, [Range(slice="s", start=2, end=3)], rows(0, 4, 3)) is True
+    assert written() == [(0, 0), (0, 0), (0, 0), (1, 3), (2, 1), (3, 2), (4, 1)]
+    with pytest.raises(
+        SinkError, match=rf"topic {name}: .*Unknown partition; allowed: .* a partition that it has; row"
+    ):
+        sink.commit(owner, [Range(slice="s", start=3, end=4)], rows(0, 5))
+    sink.close()
+    assert [json.loads(each["record"])["partition"] for each in _json(kafka, dead)] == [2, 5]
 
 
 def test_topic_or_header_that_the_client_cannot_name_is_one_dead_letter(kafka: str) -> None:

@@ -148,6 +148,7 @@ class KafkaSink(DeadLetterSink):
             raise ConfigError("sink.topic", NO_VALUE, "a topic, or topic in sink.metadata and in the rows")
         _check_forms(settings, columns, self._metadata)
         self._settings = settings
+        self._keeps_partitions = settings.keep_partitions and "partition" in self._metadata
         self._values = [column.name for column in columns if column.name not in self._metadata]
         self._avro = settings.avro("sink.") if settings.value_form == "avro" else None
         self._client = client_of(settings)
@@ -258,6 +259,8 @@ class KafkaSink(DeadLetterSink):
             failed = error
             if not _was_aborted(producer, error):
                 raise
+        # The client knows the partitions of some minutes ago, and does not ask when there is none of a number.
+        is_stale = self._refreshed(producer, failed)
         bad: dict[int, Exception] = {}
         write_rows(
             rows.num_rows,
@@ -266,12 +269,27 @@ class KafkaSink(DeadLetterSink):
             (_BadRow,),
             bad.__setitem__,
         )
-        if not bad:
+        if not (bad or is_stale):
             self._check_topics(rows)
             raise failed
         for at, rejection in bad.items():
             reject(dead_letters, self._cluster, rows, at, str(rejection))
         self._transaction(producer, owner, ranges, without(rows, bad), dead_letters)
+
+    def _refreshed(self, producer: Producer, error: Exception) -> bool:
+        """Ask for the partitions that there are now, if records are written to those that they name; return whether an
+        error was that a topic does not have a partition.
+
+        Raises:
+            SinkError: the cluster does not answer.
+        """
+        from confluent_kafka import KafkaError, KafkaException
+
+        if not self._keeps_partitions:
+            return False
+        with as_sink_error(self._cluster):
+            producer.list_topics(timeout=10)  # What it returns, the producer itself uses from now on.
+        return isinstance(error, KafkaException) and error.args[0].code() == KafkaError._UNKNOWN_PARTITION
 
     def _transaction(
         self,
@@ -351,8 +369,7 @@ class KafkaSink(DeadLetterSink):
         topics = rows["topic"].to_pylist() if "topic" in own else repeat(settings.topic, count)
         found = rows["headers"].to_pylist() if "headers" in own else repeat((), count)
         times = _milliseconds(rows["timestamp"]) if "timestamp" in own else repeat(0, count)
-        keeps = settings.keep_partitions and "partition" in own
-        partitions = rows["partition"].to_pylist() if keeps else repeat(None, count)
+        partitions = rows["partition"].to_pylist() if self._keeps_partitions else repeat(None, count)
         keys = self._encoded(rows, "key", settings.key_form, settings.key_converter_schemas_enable)
         values = self._encoded(rows, "value", settings.value_form, settings.value_converter_schemas_enable)
         for topic, key, value, headers, at, partition in zip(

@@ -80,7 +80,7 @@ class ConnectSettings(PluginSettings):
         str,
         Field(
             description=f"columns of the record to read beside the value: {', '.join(METADATA)}. By default none; with"
-            " the sink kafka all of them"
+            " the sink kafka all of them, but partition only if sink.metadata is absent or lists it"
         ),
     ] = ""
     max_rows_per_batch: Annotated[int, Field(ge=1, le=1_000_000, description="1 to 1000000")] = 10_000
