@@ -111,7 +111,7 @@ def add_connectors(commands: Commands) -> None:
     validate.add_argument("file", type=path)
     validate.add_argument("--offline", action="store_true", help="check the settings only: open no file, no connection")
     add_secrets(validate)
-    add_allowed_paths(validate, "those of the workers, if their coordinator responds")
+    add_allowed_paths(validate, "those of the workers, if all run on this machine; else their rejection is a note")
     translate = actions.add_parser(
         "translate", help="print a pipeline for a connector's file of Kafka Connect: FileStream, JDBC, S3, Debezium"
     )

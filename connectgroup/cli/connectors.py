@@ -9,7 +9,7 @@ import os
 import shlex
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from ..config.connector_validation import Validation
     from ..config.paths import AllowedPaths
     from ..config.secrets import Secrets
+    from ..connector import Connector
 
 NOTE_TIMEOUT_S = 2.0
 """How long commands that change a connector wait for a note on it."""
@@ -102,7 +103,6 @@ async def put_connectors(options: argparse.Namespace) -> int:
     async with connected(options) as admin:
         if options.action != "update":
             await check_group(admin, options)
-        await _check_paths(admin, options, str(options.file), *connectors)
         for connector in connectors:
             text, version = await _put(admin, options, connector)
             done.append({"name": connector.name, "version": version, "changed": text != UNCHANGED})
@@ -143,24 +143,6 @@ def _check_written(
         raise found.error
     if found.errors:
         raise InvalidRequest(f"{where}: {found.errors[0]}")
-
-
-async def _allowed_here(admin: Admin, options: argparse.Namespace) -> AllowedPaths:
-    """The paths that the workers allow, if all run on this machine: links and mounts of others are not known here."""
-    with suppress(ConnectGroupError):  # the user may not describe the group
-        return await admin.allowed_paths(options.group, host=socket.gethostname())
-    return None
-
-
-async def _check_paths(admin: Admin, options: argparse.Namespace, file: str, *connectors: ConnectorFile) -> None:
-    """Reject paths that no worker allows.
-
-    Raises:
-        ConfigError: the first such path.
-    """
-    allowed = await _allowed_here(admin, options)
-    for number, connector in enumerate(connectors) if allowed is not None else ():
-        _check_written(f"{file}[{number}]" if len(connectors) > 1 else file, connector, allowed)
 
 
 async def _put(admin: Admin, options: argparse.Namespace, connector: ConnectorFile) -> tuple[str, int]:
@@ -227,14 +209,13 @@ async def patch_connector(options: argparse.Namespace) -> int:
         before = await admin.describe_connector(options.group, options.name)
         current: dict[str, str | None] = {**config_of(before.config)}
         patched = {**current, **patch}
-        allowed = await _allowed_here(admin, options)
         checked = {name: value for name, value in patched.items() if value is not None}
-        check_connector(options.name, checked, allowed)
+        check_connector(options.name, checked)
         version = await admin.patch_connector(options.group, options.name, patch)
         text = _updated(before, version)
         changed = text != UNCHANGED
         _report(options, options.name, f"{text}, version {version}", version=version, changed=changed)
-        await _note_rejection(admin, options, options.name, checked, version)
+        await _note_rejection(admin, options, options.name, checked, version, changed=patch)
         await wait_for(admin, options, options.name, version=version)
     return 0
 
@@ -250,7 +231,8 @@ async def connector_config(options: argparse.Namespace) -> int:
 async def validate_connector(options: argparse.Namespace) -> int:
     """Print all errors of a file, which may have several connectors; exit code 1 if there are any.
 
-    Without a list, paths are compared with those that the workers allow, if their coordinator responds.
+    Without a list, paths are compared with those that the workers allow, if their coordinator responds. They are errors
+    if all workers run on this machine, else notes: links and mounts of other machines are not known here.
     """
     from ..config.connector_file import read_several
     from ..config.connector_offsets import Permissions
@@ -258,10 +240,13 @@ async def validate_connector(options: argparse.Namespace) -> int:
     from ..threads import off_loop
 
     paths = given = allowed_paths_of(options)
+    elsewhere: AllowedPaths = None
     if paths is None and not options.offline:
         with suppress(ConnectGroupError):  # a file may be validated before there is a coordinator
-            async with admin_of(options, retry_for_s=0) as admin:
-                paths = await admin.allowed_paths(options.group)
+            async with admin_of(options, timeout_s=NOTE_TIMEOUT_S, retry_for_s=0) as admin:
+                paths = await admin.allowed_paths(options.group, host=socket.gethostname())
+                if paths is None:
+                    elsewhere = await admin.allowed_paths(options.group)
     access = None if options.offline else Permissions(secrets=secrets_of(options), paths=given)
     connectors = read_several(options.file)
     results, code = [], 0
@@ -270,12 +255,28 @@ async def validate_connector(options: argparse.Namespace) -> int:
         config = {**connector.config, "name": connector.name}
         found = await off_loop("validate", partial(validate, config, paths, access=access))
         code = 1 if found.errors else code
+        if elsewhere is not None and found.connector is not None:
+            noted = await off_loop("paths", partial(_outside, type(found.connector), config, elsewhere))
+            if noted:
+                report_progress(options, f"note: {where}: no worker lists a path: {options.names.in_text(noted)}")
         results.append(found.as_json())
         if not options.json:
             _print_validation(options, where, connector.name, found)
     if options.json:
         print_json(results[0] if len(results) == 1 else results)
     return code
+
+
+def _outside(cls: type[Connector], config: Mapping[str, str], allowed: AllowedPaths) -> str:
+    """Why a path is not in a list; empty if all are."""
+    from ..config.paths import check_paths
+    from ..config.secrets import without_references
+
+    try:
+        check_paths(cls, without_references(config), allowed)
+    except ConfigError as error:
+        return str(error)
+    return ""
 
 
 def _print_validation(options: argparse.Namespace, where: str, name: str, found: Validation) -> None:
@@ -415,18 +416,28 @@ def _print_offsets(options: argparse.Namespace, listing: dict[str, Any]) -> None
 
 
 async def _note_rejection(
-    admin: Admin, options: argparse.Namespace, name: str, config: Mapping[str, str], version: int
+    admin: Admin,
+    options: argparse.Namespace,
+    name: str,
+    config: Mapping[str, str],
+    version: int,
+    *,
+    changed: Container[str] | None = None,
 ) -> None:
     """Say what only a worker can tell: whether it may use the files and resolve the references of a configuration.
 
     The worker that starts the connector tells within milliseconds. ``--wait`` shows it by itself.
+
+    Args:
+        changed: the settings that a change names; ``None``: all.
     """
     from ..config.paths import path_settings
     from ..config.secrets import without_references
     from ..plugins import load_connector_class
 
-    references = sorted(config.keys() - without_references(config).keys())
-    files = [each for each in path_settings(load_connector_class(config["connector.class"]), config) if each in config]
+    named = config.keys() if changed is None else {each for each in config if each in changed}
+    references = sorted(named - without_references(config).keys())
+    files = [each for each in path_settings(load_connector_class(config["connector.class"]), config) if each in named]
     if options.wait or not (references or files):
         return
     unit = await started(admin, options.group, name, version, NOTE_TIMEOUT_S)
@@ -572,7 +583,6 @@ async def edit_connector(options: argparse.Namespace) -> int:
     """
     async with connected(options) as admin:
         described = await admin.describe_connector(options.group, options.name)
-        allowed = await _allowed_here(admin, options)
     before = config_of(described.config)
     before.pop("name", None)
     head = f"connector {printable(options.name)}: a JSON object of its settings. Without a change, nothing happens."
@@ -593,7 +603,7 @@ async def edit_connector(options: argparse.Namespace) -> int:
                 else:
                     print(f"connector {options.name}: not changed", flush=True)
                 return 0
-            _check(options, before, patch, allowed)
+            config = _check(options, before, patch)
             break
         except (ConfigError, InvalidRequest) as error:
             errors = options.names.in_text(str(error))
@@ -605,6 +615,7 @@ async def edit_connector(options: argparse.Namespace) -> int:
         else:
             text = f"updated, version {version}: {counted(len(patch), 'setting')} changed"
             print(f"connector {options.name}: {text}", flush=True)
+        await _note_rejection(admin, options, options.name, config, version, changed=patch)
         await wait_for(admin, options, options.name, version=version)
     return 0
 
@@ -628,9 +639,9 @@ def patch_of(connector: str, before: Mapping[str, str], text: str) -> dict[str, 
 
 
 def _check(
-    options: argparse.Namespace, before: Mapping[str, str], patch: Mapping[str, str | None], allowed: AllowedPaths
-) -> None:
-    """Check a configuration before it is sent.
+    options: argparse.Namespace, before: Mapping[str, str], patch: Mapping[str, str | None]
+) -> Mapping[str, str]:
+    """Check a configuration before it is sent; return it.
 
     Raises:
         InvalidRequest: all of its errors, a line each.
@@ -638,9 +649,11 @@ def _check(
     from ..config.connector_validation import validate
 
     patched = {**before, **patch, "name": options.name}
-    found = validate({name: value for name, value in patched.items() if value is not None}, allowed)
+    config = {name: value for name, value in patched.items() if value is not None}
+    found = validate(config)
     if found.errors:
         raise InvalidRequest("\n".join(map(str, found.errors)))
+    return config
 
 
 def _comment(text: str) -> str:

@@ -16,16 +16,26 @@ if TYPE_CHECKING:
     from ..client.admin import Admin
     from ..transport.access import Access
 
+TIMEOUT_S: Final = 10.0
+"""For how long one request waits for its response."""
+
 RETRY_FOR_S: Final = 2.0
 """A coordinator that is being started or restarted is waited for this long."""
 
 
-def admin_of(options: argparse.Namespace, *, client_id: str = "cli", retry_for_s: float = RETRY_FOR_S) -> Admin:
+def admin_of(
+    options: argparse.Namespace,
+    *,
+    client_id: str = "cli",
+    timeout_s: float = TIMEOUT_S,
+    retry_for_s: float = RETRY_FOR_S,
+) -> Admin:
     """Create an admin client of the coordinators that ``--coordinator`` names; the caller closes it."""
     from ..client.admin import Admin
 
     addresses = options.coordinator.split(",")
-    return Admin.connect(addresses, client_id=client_id, retry_for_s=retry_for_s, access=access_of(options))
+    access = access_of(options)
+    return Admin.connect(addresses, client_id=client_id, timeout_s=timeout_s, retry_for_s=retry_for_s, access=access)
 
 
 @asynccontextmanager

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Mapping
+from typing import Final
 
 from ..client.admin import POLL_S, Admin
 from ..errors import ConnectorNotFound
@@ -13,6 +14,11 @@ from ..protocol.messages.common import each_unit
 from ..protocol.messages.describe import DescribedConnector, DescribedGroup, DescribedUnit
 from ..protocol.units import CONNECTOR, Unit, counted
 from .errors import NotReached
+
+POLLS_WITHOUT_TASKS: Final = 30
+"""A connector that runs is described without tasks this often before it counts as one that has none: a program may
+publish its task list a while after it has reported the connector as running.
+"""
 
 
 def report_progress(options: argparse.Namespace, line: str) -> None:
@@ -45,7 +51,7 @@ async def wait_for(
     if not options.wait:
         return
     loop = asyncio.get_running_loop()
-    give_up_at, last = loop.time() + options.timeout, ""
+    give_up_at, last, without_tasks = loop.time() + options.timeout, "", 0
     while True:
         group = await admin.describe(options.group, connectors=(name,), connectors_only=True)
         if not group.connectors:
@@ -57,7 +63,12 @@ async def wait_for(
             report_progress(options, f"connector {name}: {line}")
             last = line
         if _reached(group, connector, version, wanted, later_than or {}):
-            return
+            without_tasks += 1
+            has_tasks = any(unit.task != CONNECTOR for unit in connector.units)
+            if wanted != "RUNNING" or has_tasks or without_tasks >= POLLS_WITHOUT_TASKS:
+                return
+        else:
+            without_tasks = 0
         failed = [unit for unit in connector.units if unit.state == "FAILED"] if wanted == "RUNNING" else []
         current = [unit for unit in failed if unit.owner_epoch > (later_than or {}).get(unit.task, -1)]
         if current and group.assignment_epoch >= version:

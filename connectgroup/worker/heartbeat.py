@@ -300,11 +300,23 @@ async def _convert(response: HeartbeatResponse) -> ConvertedAssignment | None:
 
 
 MAX_PATHS: Final = 100
-MAX_PATH: Final = 4096
-"""Allowed paths that a heartbeat has, and the bytes of each."""
+MAX_PATHS_BYTES: Final = 16 * 1024
+"""Allowed paths that a heartbeat has, and their bytes in all."""
 
 MAX_KEPT: Final = 500
 """Lines that wait for the next heartbeats; of more, the oldest are dropped, and the next one says how many."""
+
+
+def _reported(paths: Sequence[Path]) -> tuple[str, ...] | None:
+    """The paths as a heartbeat has them. A list that does not fit, or is no text, is left out: only checks before a
+    connector is written need it.
+    """
+    texts = tuple(map(str, paths))
+    try:
+        size = sum(len(each.encode()) for each in texts)
+    except UnicodeEncodeError:  # a name of a file is any bytes
+        return None
+    return texts if len(texts) <= MAX_PATHS and size <= MAX_PATHS_BYTES else None
 
 
 class ProcessReport(logging.Handler):
@@ -318,10 +330,7 @@ class ProcessReport(logging.Handler):
         """``allowed_paths``: the files and directories that connectors may use; ``None``: any, or not known."""
         super().__init__(logging.INFO)
         self.started_ms = time.time_ns() // 1_000_000
-        paths = None if allowed_paths is None else tuple(map(str, allowed_paths))
-        # A list that does not fit into a heartbeat is left out: only checks before a connector is written need it.
-        fits = paths is not None and len(paths) <= MAX_PATHS and all(len(each.encode()) <= MAX_PATH for each in paths)
-        self.allowed_paths = paths if fits else None
+        self.allowed_paths = None if allowed_paths is None else _reported(allowed_paths)
         # Changed by emit, which logging calls under a lock, and by take_lines.
         self._lines: deque[LogLine] = deque()
         self._dropped = 0

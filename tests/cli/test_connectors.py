@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import io
 import json
@@ -15,6 +16,8 @@ import pytest
 
 from connectgroup import Connections, MemberSettings, RunnerSettings, TaskRunner, Worker, load_assignor
 from connectgroup.cli.command import main
+from connectgroup.cli.waiting import wait_for
+from connectgroup.client.admin import Admin
 from connectgroup.config import connector_validation
 from connectgroup.config.base import checked
 from connectgroup.config.coordinator import CoordinatorConfig
@@ -23,6 +26,13 @@ from connectgroup.connectors.idle import IdleConnector
 from connectgroup.connectors.pipeline import PipelineConnector
 from connectgroup.coordinator.server import CoordinatorServer
 from connectgroup.plugins import load_connector_class
+from connectgroup.protocol.messages.api import Request, Response
+from connectgroup.protocol.messages.describe import (
+    DescribedConnector,
+    DescribedGroup,
+    DescribedUnit,
+    DescribeResponse,
+)
 from connectgroup.transport.tcp_client import TcpClient
 
 from ..integration.processes import Finished
@@ -481,6 +491,26 @@ async def test_connector_without_tasks_runs(
     assert (done.code, done.err.splitlines()[-1]) == (0, "connector naps: 1 of 1 RUNNING")
     shown = json.loads((await command("connectors", "status", "naps", "--json")).out)
     assert (shown["connector"]["state"], shown["tasks"]) == ("RUNNING", [])
+
+
+async def test_wait_sees_tasks_that_are_published_after_the_connector_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    """As by the runner of a program; until then it is described as a connector that has no tasks."""
+
+    class Described(TcpClient):
+        polls = 0
+
+        async def call(self, request: Request, *, timeout_s: float) -> Response:
+            self.polls += 1
+            tasks = {5: ["STARTING"], 6: ["RUNNING"]}.get(self.polls, [])
+            units = [DescribedUnit(task=number, state=each) for number, each in enumerate(["RUNNING", *tasks], -1)]
+            connector = DescribedConnector(connector="c", target_state="RUNNING", units=tuple(units))
+            return DescribeResponse(groups=(DescribedGroup(state="Stable", connectors=(connector,)),))
+
+    client = Described("127.0.0.1", 1)
+    options = argparse.Namespace(wait=True, json=False, timeout=60, group="workers")
+    await wait_for(Admin([client]), options, "c")
+    assert client.polls == 6
+    assert capsys.readouterr().err.splitlines()[-1] == "connector c: 2 of 2 RUNNING"
 
 
 async def test_restart_names_the_connector_and_its_tasks(command: Command, worker: None, idle: Path) -> None:

@@ -336,6 +336,33 @@ async def test_null_is_an_error_of_its_setting(api: Api) -> None:
     assert "body.log: got null" in (await api("PUT", "/connectors/c/config", 400, {**IDLE, "log": None}))
 
 
+async def test_validation_knows_the_paths_of_workers_on_its_machine_only() -> None:
+    """Links and mounts of other machines are not known here."""
+    log = {**IDLE, "name": "c", "log": "/outside/log"}
+    for host, errors in ((socket.gethostname(), 1), ("elsewhere", 0)):
+        async with serving() as coordinator, rest_server(coordinator, allowed_paths=None) as api:
+            joins = beat("a", host=host, started_ms=1, allowed_paths=("/data",))
+            await coordinator.handle(joins, client_host="a")
+            result = await api("PUT", "/connector-plugins/idle/config/validate", 200, log)
+            assert result["error_count"] == errors
+
+
+async def test_validation_does_not_wait_long_for_a_coordinator_that_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("connectgroup.rest.routes.plugins.LOOK_TIMEOUT_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        admin = Admin([TcpClient("127.0.0.1", silent.getsockname()[1])])
+        server = RestServer(admin, RestConfig(port=0))
+        await server.start()
+        try:
+            async with httpx.AsyncClient(base_url=server.url, timeout=8) as http:  # other requests wait for 10 s
+                path = "/connector-plugins/idle/config/validate"
+                response = await http.put(path, json={**IDLE, "name": "c", "log": "/outside/log"})
+                assert (response.status_code, response.json()["error_count"]) == (200, 0)
+        finally:
+            await server.close()
+            await admin.close()
+
+
 async def test_options_name_the_methods_of_a_path(api: Api) -> None:
     for path, methods in (("/connectors", "GET, HEAD, OPTIONS, POST"), ("/connectors/c/pause", "OPTIONS, PUT")):
         response = await api.http.options(path)

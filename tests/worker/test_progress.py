@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from pathlib import Path
 
 from connectgroup.connector import Lag
@@ -138,6 +139,15 @@ def test_lines_of_code_that_does_not_know_its_unit_are_about_the_one_of_its_thre
     log.warning("%s: about no unit", "/in/b.csv")
     lines = [(Unit(line.connector, line.task), line.message) for line in report.take_lines(MAX_KEPT)]
     assert lines == [(TASK, "/in/a.csv: links to /etc/passwd"), (other, "its own")]
+
+
+def test_allowed_paths_that_a_heartbeat_cannot_have_are_not_reported() -> None:
+    plain = (Path("/data"), Path("/d-\u00e4"))
+    assert ProcessReport(plain).allowed_paths == ("/data", "/d-\u00e4")
+    assert ProcessReport((*plain, Path(os.fsdecode(b"/d-\xe4")))).allowed_paths is None
+    many = [Path(f"/{number:02}{'x' * 1021}") for number in range(17)]
+    assert ProcessReport(many[:16]).allowed_paths is not None
+    assert ProcessReport(many).allowed_paths is None
 
 
 def test_lines_that_no_heartbeat_takes_are_counted() -> None:

@@ -347,12 +347,13 @@ class PostgresStore(LeasedStore):
             lost = "a crash of the server" if synchronous == "off" else "a fail-over to its synchronous standby"
             raise LogError(
                 f"{self.name}: synchronous_commit is {synchronous} for user {printable(user)}, so that {lost} loses "
-                "acknowledged changes; allowed: ALTER ROLE ... SET synchronous_commit = on"
+                "acknowledged changes; allowed: ALTER ROLE ... SET synchronous_commit = on, and no other value with "
+                "-c synchronous_commit in the options of the URL"
             )
         if not self._has_warned:
             for setting, value in ("fsync", fsync), ("full_page_writes", full_pages):
                 if value == "off":
-                    logger.warning("%s: %s is off: a crash of its machine destroys the log", self.name, setting)
+                    logger.warning("%s: %s is off: a crash of its machine may destroy the log", self.name, setting)
             self._has_warned = True
         if not may_identify:
             raise LogError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import socket
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Final, TypeVar
@@ -26,6 +27,10 @@ T = TypeVar("T")
 
 PLUGIN_TIMEOUT_S: Final = 30.0
 """Time for the code of a plug-in: its import, and the check of a configuration."""
+
+
+LOOK_TIMEOUT_S: Final = 2.0
+"""Time for the coordinator to say which paths the workers allow; without an answer, none is an error."""
 
 
 async def off_loop(function: Callable[[], T]) -> T:
@@ -96,7 +101,8 @@ async def plugin_config(request: Request) -> Response:
 
 async def validate_config(request: Request) -> Response:
     """All errors of a configuration, by setting. Tries to reach the source and the sink from here, without secrets and
-    with the allowed paths only. A server without a list compares paths with those that the workers allow.
+    with the allowed paths only. A server without a list compares paths with those that the workers allow, if all run on
+    its machine.
     """
     name = request.path_params["plugin"]
     given = patch_from(await read_object(request), "body")
@@ -118,8 +124,10 @@ async def validate_config(request: Request) -> Response:
     paths, secrets = request.state.context.allowed_paths, request.state.context.secrets
     access = Permissions(paths=paths or ())
     if paths is None:
-        with suppress(ConnectGroupError):  # the coordinator is away, or the user may not describe the group
-            paths = await request.state.context.admin.allowed_paths(request.state.context.group_id)
+        context = request.state.context
+        with suppress(ConnectGroupError, TimeoutError):  # it is away, or the user may not describe the group
+            async with asyncio.timeout(LOOK_TIMEOUT_S):
+                paths = await context.admin.allowed_paths(context.group_id, host=socket.gethostname())
     found = await off_loop(lambda: connector_validation.validate(config, paths, secrets=secrets, access=access))
     nulls = {setting: (NULL_VALUE,) for setting, text in given.items() if text is None}
     return JSONResponse(dataclasses.replace(found, errors_of={**found.errors_of, **nulls}).as_json())
