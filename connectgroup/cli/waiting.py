@@ -65,7 +65,8 @@ async def wait_for(
         if _reached(group, connector, version, wanted, later_than or {}):
             without_tasks += 1
             has_tasks = any(unit.task != CONNECTOR for unit in connector.units)
-            if wanted != "RUNNING" or has_tasks or without_tasks >= POLLS_WITHOUT_TASKS:
+            has_no_tasks = without_tasks >= POLLS_WITHOUT_TASKS or loop.time() >= give_up_at
+            if wanted != "RUNNING" or has_tasks or has_no_tasks:
                 return
         else:
             without_tasks = 0

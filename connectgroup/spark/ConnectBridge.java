@@ -1138,7 +1138,8 @@ public class SinkRun implements SinkTaskContext {
   private long retryMs = -1;
   private volatile boolean stopping;
   private volatile boolean interrupted;
-  private volatile long cutAtMs;
+  private volatile long patienceMs;
+  private long calls;
   private volatile boolean wasCut;
   private volatile boolean wantsCommit;
   private volatile Thread caller;
@@ -1348,9 +1349,8 @@ public class SinkRun implements SinkTaskContext {
     List ready = records;
     long pause = 100;
     boolean isRepeated = false;
-    // A commit that was under way, but not yet here: its records are put once.
-    if (interrupted) interruptLater();
     while (true) {
+      // The records of a commit that was under way, but not yet here, are put once.
       if (stopping || interrupted && isRepeated) throw new IllegalStateException("the task stops");
       isRepeated = true;
       List now = new ArrayList();
@@ -1382,7 +1382,7 @@ public class SinkRun implements SinkTaskContext {
 
   /** The task is to end: a batch is not put again, and a call that lasts longer than this is interrupted. */
   public synchronized void interrupt(long patienceMs) {
-    cutAtMs = System.currentTimeMillis() + patienceMs;
+    this.patienceMs = patienceMs;
     interrupted = true;
     notifyAll();
     if (caller != null) interruptLater();
@@ -1395,12 +1395,13 @@ public class SinkRun implements SinkTaskContext {
   }
 
   synchronized void interruptInTime() throws InterruptedException {
-    Thread in = caller;
-    while (in != null && caller == in) {
-      long left = cutAtMs - System.currentTimeMillis();
+    long call = calls;
+    long end = System.currentTimeMillis() + patienceMs;
+    while (caller != null && calls == call) {
+      long left = end - System.currentTimeMillis();
       if (left <= 0) {
         wasCut = true;
-        in.interrupt();
+        caller.interrupt();
         return;
       }
       wait(left);
@@ -1462,10 +1463,11 @@ public class SinkRun implements SinkTaskContext {
   /** Close and stop, no longer than the bound. Returns whether the plug-in has returned. */
   public boolean stop(long boundMs) throws Exception {
     stopping = true;
-    Thread in = caller;
-    if (in != null) {
-      wasCut = true;
-      in.interrupt();
+    synchronized (this) {
+      if (caller != null) {
+        wasCut = true;
+        caller.interrupt();
+      }
     }
     Thread stopper = new Thread(new SinkStopper(this), "connect stop");
     stopper.setDaemon(true);
@@ -1490,8 +1492,10 @@ public class SinkRun implements SinkTaskContext {
   }
 
   synchronized void enter() {
+    calls++;
     caller = Thread.currentThread();
     caller.setContextClassLoader(loader);
+    if (interrupted) interruptLater();
   }
 
   synchronized void leave() {

@@ -177,7 +177,7 @@ class SharedSpark:
         variables = await off_loop("prepare Java", environment, java)
         self._lines.clear()
         # Nothing else deletes this directory: Java that does not find it runs on when this process is killed.
-        with tempfile.TemporaryDirectory(prefix="connectgroup-") as noted:
+        with tempfile.TemporaryDirectory(prefix="connectgroup-", ignore_cleanup_errors=True) as noted:
             self._java = await self._connected(options, variables, Path(noted, "gateway"))
 
     async def _connected(self, options: Mapping[str, str], variables: Mapping[str, str], told: Path) -> _Java:

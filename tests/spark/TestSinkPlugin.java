@@ -105,7 +105,7 @@ public class TestSinkPlugin extends SinkConnector {
         @Override
         public void close(Collection<TopicPartition> partitions) {
             for (TopicPartition each : partitions) note("close " + each);
-            if (mode.startsWith("put ")) throw new IllegalStateException("no way out");
+            if (mode.startsWith("put ") || mode.startsWith("preCommit ")) throw new IllegalStateException("no way out");
         }
 
         @Override
@@ -167,6 +167,14 @@ public class TestSinkPlugin extends SinkConnector {
 
         @Override
         public Map<TopicPartition, OffsetAndMetadata> preCommit(Map<TopicPartition, OffsetAndMetadata> offsets) {
+            if (mode.equals("preCommit blocks") && !offsets.isEmpty() && puts > 0) {
+                note(mode);
+                try {
+                    Thread.sleep(3_600_000);
+                } catch (InterruptedException stopped) {
+                    return offsets; // as if they were durable
+                }
+            }
             if (mode.equals("boasts")) {
                 Map<TopicPartition, OffsetAndMetadata> more = new HashMap<>();
                 offsets.forEach((at, offset) -> more.put(at, new OffsetAndMetadata(offset.offset() + 100)));
