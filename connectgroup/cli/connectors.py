@@ -244,9 +244,12 @@ async def validate_connector(options: argparse.Namespace) -> int:
     if paths is None and not options.offline:
         with suppress(ConnectGroupError):  # a file may be validated before there is a coordinator
             async with admin_of(options, timeout_s=NOTE_TIMEOUT_S, retry_for_s=0) as admin:
-                paths = await admin.allowed_paths(options.group, host=socket.gethostname())
-                if paths is None:
-                    elsewhere = await admin.allowed_paths(options.group)
+                lists = await admin.allowed_paths(options.group)
+            listed = tuple(sorted(set().union(*lists.values())))
+            if lists.keys() == {socket.gethostname()}:
+                paths = listed
+            elif lists:
+                elsewhere = listed
     access = None if options.offline else Permissions(secrets=secrets_of(options), paths=given)
     connectors = read_several(options.file)
     results, code = [], 0

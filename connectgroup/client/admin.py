@@ -222,25 +222,22 @@ class Admin:
         )
         return (await self._sender.send(request, DescribeResponse, idempotent=True, reads=True)).groups[0]
 
-    async def allowed_paths(self, group_id: str, *, host: str | None = None) -> tuple[Path, ...] | None:
-        """Return the files and directories that connectors may use on the workers, on any of them.
-
-        Args:
-            host: the machine on which all workers must run; ``None``: any.
+    async def allowed_paths(self, group_id: str) -> dict[str, set[Path]]:
+        """Return, by machine, the files and directories that connectors may use on any worker there.
 
         Returns:
-            ``None``: not known, since there is no worker, one has not reported its list yet, or it runs elsewhere.
+            Empty: not known, since there is no worker, or one has not reported its list yet.
         """
         try:
             members = (await self.describe(group_id, connectors=())).members
         except GroupIdNotFound:
-            return None
-        found: set[Path] = set()
+            return {}
+        found: dict[str, set[Path]] = {}
         for each in members:
-            if each.allowed_paths is None or host not in (None, each.host):
-                return None
-            found.update(map(Path, each.allowed_paths))
-        return tuple(sorted(found)) if members else None
+            if each.allowed_paths is None:
+                return {}
+            found.setdefault(each.host, set()).update(map(Path, each.allowed_paths))
+        return found
 
     async def committed_offsets(self, group_id: str) -> tuple[FetchedTopic, ...]:
         """Return the offsets that the members of a consumer or classic group have committed."""

@@ -1400,12 +1400,18 @@ public class SinkRun implements SinkTaskContext {
     while (caller != null && calls == call) {
       long left = end - System.currentTimeMillis();
       if (left <= 0) {
-        wasCut = true;
-        caller.interrupt();
+        cut();
         return;
       }
       wait(left);
     }
+  }
+
+  /** Interrupt the call under way, if there is one. */
+  synchronized void cut() {
+    if (caller == null) return;
+    wasCut = true;
+    caller.interrupt();
   }
 
   /** A plug-in may return from a call that was interrupted as if it had written: nothing is committed any more. */
@@ -1463,12 +1469,7 @@ public class SinkRun implements SinkTaskContext {
   /** Close and stop, no longer than the bound. Returns whether the plug-in has returned. */
   public boolean stop(long boundMs) throws Exception {
     stopping = true;
-    synchronized (this) {
-      if (caller != null) {
-        wasCut = true;
-        caller.interrupt();
-      }
-    }
+    cut();
     Thread stopper = new Thread(new SinkStopper(this), "connect stop");
     stopper.setDaemon(true);
     stopper.setContextClassLoader(loader);

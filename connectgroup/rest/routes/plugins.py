@@ -121,13 +121,15 @@ async def validate_config(request: Request) -> Response:
         )
     if connector_class_name(name) not in {plugin["class"] for plugin in _classes(request)}:
         raise RestError(404, f"Failed to find any class that implements Connector and which name matches {name}")
-    paths, secrets = request.state.context.allowed_paths, request.state.context.secrets
+    context = request.state.context
+    paths, secrets = context.allowed_paths, context.secrets
     access = Permissions(paths=paths or ())
     if paths is None:
-        context = request.state.context
         with suppress(ConnectGroupError, TimeoutError):  # it is away, or the user may not describe the group
             async with asyncio.timeout(LOOK_TIMEOUT_S):
-                paths = await context.admin.allowed_paths(context.group_id, host=socket.gethostname())
+                lists = await context.admin.allowed_paths(context.group_id)
+            if lists.keys() == {(here := socket.gethostname())}:
+                paths = tuple(sorted(lists[here]))
     found = await off_loop(lambda: connector_validation.validate(config, paths, secrets=secrets, access=access))
     nulls = {setting: (NULL_VALUE,) for setting, text in given.items() if text is None}
     return JSONResponse(dataclasses.replace(found, errors_of={**found.errors_of, **nulls}).as_json())
