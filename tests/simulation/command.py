@@ -42,8 +42,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         seeds = filter(is_mixed, seeds)
     elif options.classic:
         seeds = filter(is_classic, seeds)
-    if not options.minutes:
-        seeds = islice(seeds, options.seeds)
+    if options.seeds is None and not options.minutes:
+        options.seeds = 20
+    seeds = islice(seeds, options.seeds)
     suite, failed, traces = Suite(), list[Result](), list[str]()
     for result in _results(seeds, options):
         suite.add(result)
@@ -78,8 +79,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=20, help="number of seeds")
-    parser.add_argument("--minutes", type=float, help="run seeds for this many minutes instead")
+    parser.add_argument("--seeds", type=int, help="number of seeds (default: 20, or all that --minutes allows)")
+    parser.add_argument("--minutes", type=float, help="start no seed after this many minutes")
     parser.add_argument("--seed", type=int, help="first seed (default: 1)")
     parser.add_argument("--members", type=int, help="initial number of workers (default: drawn)")
     parser.add_argument("--tasks", type=int, help="initial number of tasks (default: drawn)")
@@ -98,8 +99,8 @@ def _parser() -> argparse.ArgumentParser:
 def _results(seeds: Iterator[int], options: argparse.Namespace) -> Iterator[Result]:
     """Yield each seed's result, in the order of the seeds; progress goes to standard error."""
     ends = time.monotonic() + 60 * options.minutes if options.minutes else float("inf")
-    jobs = options.jobs or ((os.cpu_count() or 1) if options.minutes or options.seeds >= 20 else 1)
-    progress = _Progress(None if options.minutes else options.seeds)
+    jobs = options.jobs or ((os.cpu_count() or 1) if options.seeds is None or options.seeds >= 20 else 1)
+    progress = _Progress(options.seeds)
     named = {"faults": not options.no_faults, "members": options.members, "tasks": options.tasks}
     if jobs == 1:
         for seed in seeds:

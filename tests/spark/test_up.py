@@ -104,17 +104,22 @@ def test_rows_arrive_once_in_every_sink_when_the_worker_is_killed(tmp_path: Path
                 PATIENCE_S,
             )
 
-        # At the first rows, which do not wait for Spark; and when Spark reads, too.
-        for everywhere in False, True:
+        def wait_for_joins(number: int) -> None:
+            joined = lambda: sum("joining group" in line for line in list(up.lines)) == number  # noqa: E731
+            wait(f"join {number} of the worker", joined, up.output, PATIENCE_S)
+
+        # At the first rows, which do not wait for Spark; and when Spark reads, too. The first worker may have written
+        # to every sink: then its successor is only about to start.
+        for joins, everywhere in (1, False), (2, True):
             wait_for(1, everywhere=everywhere)
+            wait_for_joins(joins)
             commands = family(up.pid).items()
             workers = [pid for pid, command in commands if " worker " in command and "java" not in command]
             for pid in workers:
                 os.kill(pid, signal.SIGKILL)
             assert workers
         wait_for(ROWS)
-        joined = lambda: sum("joining group" in line for line in list(up.lines)) == 3  # noqa: E731
-        wait("the worker to be back", joined, up.output, PATIENCE_S)
+        wait_for_joins(3)
         up.signal(signal.SIGINT)
         up.ended()
     for name, numbers in flow.arrived().items():
