@@ -1,4 +1,4 @@
-"""Reads request bodies: JSON within limits, and connector configurations in them.
+"""Reads request bodies: JSON within limits, and connector configurations in them. Makes large bodies of responses.
 
 Python's parser accepts more than JSON (``NaN``), lets the last of two equal keys win, and fails on deep nesting with an
 error of its own. Each of these is rejected with status 400.
@@ -10,16 +10,22 @@ import asyncio
 import codecs
 import json
 import zlib
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from itertools import accumulate
-from typing import Any, Final
+from typing import Any, Final, ParamSpec
 
 from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
 
 from ..checks import json_kind, setting_text
 from ..masking import HIDDEN, NOT_MASKED
 from ..protocol.units import printable
+from ..threads import NoThread, off_loop
 from .errors import RestError
+
+P = ParamSpec("P")
 
 MAX_BODY_BYTES: Final = 1 << 20
 SMALL_BYTES: Final = 64 << 10
@@ -31,6 +37,9 @@ BODY_TIMEOUT_S: Final = 30.0
 
 NULL_VALUE: Final = "Null value can not be supplied as the configuration value."
 """Kafka Connect's message."""
+
+FEW_PARTS: Final = 200
+"""The body of a response about so many units takes some milliseconds."""
 
 _PARSER: Final = ThreadPoolExecutor(max_workers=1, thread_name_prefix="parse a body")
 
@@ -207,3 +216,25 @@ def flag(request: Request, name: str, default: bool = False) -> bool:
     if text.lower() not in ("true", "false"):
         raise RestError(400, f"{name}: got {printable(text)!r}; allowed: true, false")
     return text.lower() == "true"
+
+
+async def encoded(parts: int, make: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> bytes:
+    """The JSON of what a function returns. One of many parts is made in a thread: the event loop serves heartbeats too.
+
+    Args:
+        parts: how many units, or other objects of their size, it is about.
+        make: called with the other arguments, in that thread.
+    """
+
+    def body() -> bytes:
+        return bytes(JSONResponse(make(*args, **kwargs)).body)
+
+    if parts > FEW_PARTS:
+        with suppress(NoThread):
+            return await off_loop("encode a response", body)
+    return body()
+
+
+async def json_response(parts: int, make: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> Response:
+    """A response with the body that ``encoded`` makes."""
+    return Response(await encoded(parts, make, *args, **kwargs), media_type="application/json")

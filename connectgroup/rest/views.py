@@ -6,7 +6,7 @@ UNASSIGNED there; ``GET /groups/{group}`` shows the state as it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -54,6 +54,15 @@ def connector_status(connector: DescribedConnector) -> dict[str, Any]:
         "connector": _unit_status(connector, itself, version),
         "tasks": [{"id": unit.task, **_unit_status(connector, unit, version)} for unit in _tasks(connector)],
         "type": connector_type(connector),
+    }
+
+
+def expanded(connectors: Iterable[DescribedConnector], parts: Container[str]) -> dict[str, Any]:
+    """``GET /connectors?expand=``: by connector, ``status`` and ``info`` where they are among these parts."""
+    shapes = {"status": connector_status, "info": connector_info}
+    return {
+        connector.connector: {name: shape(connector) for name, shape in shapes.items() if name in parts}
+        for connector in connectors
     }
 
 
@@ -302,6 +311,11 @@ def _worker(member: DescribedMember) -> dict[str, Any]:
         # The files and directories that its connectors may use; null: unknown.
         "allowed_paths": None if member.allowed_paths is None else list(member.allowed_paths),
     }
+
+
+def histories(group: DescribedGroup) -> dict[str, Any]:
+    """``GET /groups/{group}/history``: the last hour of each connector that has one."""
+    return {each.connector: history_json(each.history[0]) for each in group.connectors if each.history}
 
 
 def rebalances(group: DescribedGroup) -> list[dict[str, Any]]:

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from typing import Any
 
 import pytest
+from starlette.responses import JSONResponse
 
 from connectgroup.client.admin import Admin
 from connectgroup.coordinator.runtime import Coordinator
 from connectgroup.errors import GroupIdNotFound
 from connectgroup.protocol.messages.api import Request, Response
 from connectgroup.protocol.messages.describe import DescribeRequest
-from connectgroup.rest.routes import groups
+from connectgroup.rest import bodies
 from connectgroup.rest.routes.groups import Descriptions
 from tests.coordinator.builders import GROUP, add, send, serving, tick
+
+from .conftest import Api
 
 pytestmark = pytest.mark.asyncio
 
@@ -40,7 +44,7 @@ class Held:
 async def test_clients_that_ask_at_the_same_time_share_a_description_that_has_what_they_wrote(
     in_thread: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(groups, "FEW_UNITS", 0 if in_thread else 200)
+    monkeypatch.setattr(bodies, "FEW_PARTS", 0 if in_thread else 200)
     async with serving() as coordinator:
         await send(coordinator, add("before"))
         held, descriptions = Held(coordinator), Descriptions()
@@ -60,3 +64,38 @@ async def test_clients_that_ask_at_the_same_time_share_a_description_that_has_wh
             assert held.began == 3, "nothing is kept"
             with pytest.raises(GroupIdNotFound):
                 await descriptions.of(admin, "nosuch", "")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/connectors?expand=info&expand=status",
+        "/connectors/c",
+        "/connectors/c/status",
+        "/connectors/c/tasks",
+        f"/groups/{GROUP}",
+        f"/groups/{GROUP}/connectors/c",
+        f"/groups/{GROUP}/history",
+        f"/groups/{GROUP}/rebalances",
+    ],
+)
+async def test_large_body_is_made_in_a_thread_and_is_the_one_made_at_once(
+    path: str, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Heartbeats of workers are served by the same event loop."""
+    await send(api.coordinator, add("c"))
+    at_once = await api("GET", path, 200)
+    threads, render = set[int](), JSONResponse.render
+
+    def rendered(self: JSONResponse, content: Any) -> bytes:
+        threads.add(threading.get_ident())
+        return render(self, content)
+
+    monkeypatch.setattr(JSONResponse, "render", rendered)
+    monkeypatch.setattr(bodies, "FEW_PARTS", -1)
+    later = await api("GET", path, 200)
+    if path.endswith("/history"):  # an interval may have ended
+        later, at_once = [*later], [*at_once]
+    assert later == at_once
+    assert threads
+    assert threading.get_ident() not in threads

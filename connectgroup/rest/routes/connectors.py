@@ -34,7 +34,7 @@ from ..access import (
     VALIDATE_ONLY,
     require,
 )
-from ..bodies import config_from, flag, patch_from, read_object
+from ..bodies import config_from, flag, json_response, patch_from, read_object
 from ..errors import RestError
 from ..operations import ANY, FLAG, NUMBER, TEXT, Operation, listing, mapping, shape
 from .plugins import check_class, off_loop
@@ -53,13 +53,7 @@ async def list_connectors(request: Request) -> Response:
         connectors = ()
     if not expanded:
         return JSONResponse([connector.connector for connector in connectors])
-    shapes = {"status": views.connector_status, "info": views.connector_info}
-    return JSONResponse(
-        {
-            connector.connector: {name: shape(connector) for name, shape in shapes.items() if name in expanded}
-            for connector in connectors
-        }
-    )
+    return await json_response(sum(len(each.units) for each in connectors), views.expanded, connectors, expanded)
 
 
 async def create_connector(request: Request) -> Response:
@@ -92,7 +86,8 @@ async def create_connector(request: Request) -> Response:
 
 async def get_connector(request: Request) -> Response:
     """The configuration and the tasks of a connector."""
-    return JSONResponse(views.connector_info(await described_connector(request)))
+    connector = await described_connector(request)
+    return await json_response(len(connector.units), views.connector_info, connector)
 
 
 async def delete_connector(request: Request) -> Response:
@@ -134,16 +129,14 @@ async def patch_config(request: Request) -> Response:
 
 async def get_status(request: Request) -> Response:
     """The state of a connector and of its tasks, each with its worker."""
-    return JSONResponse(
-        views.connector_status(
-            await described_connector(request, missing=f"No status found for connector {_shown(request)}")
-        )
-    )
+    connector = await described_connector(request, missing=f"No status found for connector {_shown(request)}")
+    return await json_response(len(connector.units), views.connector_status, connector)
 
 
 async def list_tasks(request: Request) -> Response:
     """The configurations of the tasks of a connector, credentials masked."""
-    return JSONResponse(views.tasks_info(await described_connector(request, task_configs=True)))
+    connector = await described_connector(request, task_configs=True)
+    return await json_response(len(connector.units), views.tasks_info, connector)
 
 
 async def get_task_status(request: Request) -> Response:

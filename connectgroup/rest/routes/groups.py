@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -14,9 +13,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from ...client.admin import Admin
-from ...protocol.messages.describe import DescribedGroup
 from ...protocol.units import printable
-from ...threads import NoThread, off_loop
 from .. import views
 from ..access import (
     ALTER_GROUP,
@@ -28,6 +25,7 @@ from ..access import (
     may_create,
     operations_on,
 )
+from ..bodies import encoded, json_response
 from ..errors import RestError
 from ..events import MAX_TURN_S
 from ..operations import ANY, NUMBER, TEXT, Operation, listing, mapping
@@ -36,9 +34,8 @@ logger = logging.getLogger(__name__)
 
 MAX_POINTS: Final = 240
 POINTS: Final = {**NUMBER, "minimum": 1, "maximum": MAX_POINTS}
-
-FEW_UNITS: Final = 200
-"""The body of so many takes some milliseconds."""
+POINTS_A_PART: Final = 10
+"""So many intervals of a history take as long as a unit."""
 
 SEND_TIMEOUT_S: Final = 30.0
 """A stream whose client reads nothing for this long ends."""
@@ -99,17 +96,10 @@ class Descriptions:
         task = self._begun[key] = self._next.pop(key)
         try:
             group = await admin.describe(key[0])
-            if sum(len(each.units) for each in group.connectors) > FEW_UNITS:
-                with suppress(NoThread):
-                    return await off_loop(f"show {printable(key[0])}", _body, group)
-            return _body(group)
+            return await encoded(sum(len(each.units) for each in group.connectors), views.group_description, group)
         finally:
             if self._begun.get(key) is task:
                 del self._begun[key]
-
-
-def _body(group: DescribedGroup) -> bytes:
-    return bytes(JSONResponse(views.group_description(group)).body)
 
 
 async def describe_connector(request: Request) -> Response:
@@ -117,7 +107,7 @@ async def describe_connector(request: Request) -> Response:
     group, name = request.path_params["group"], request.path_params["name"]
     admin = request.state.context.admin
     connector = await admin.describe_connector(group, name, history_points=MAX_POINTS, events=True)
-    return JSONResponse(views.connector_description(connector))
+    return await json_response(len(connector.units), views.connector_description, connector)
 
 
 async def history(request: Request) -> Response:
@@ -128,15 +118,13 @@ async def history(request: Request) -> Response:
         raise RestError(400, f"points: got {printable(text)!r}; allowed: 1 to {MAX_POINTS}")
     admin = request.state.context.admin
     group = await admin.describe(request.path_params["group"], connectors_only=True, history_points=points)
-    return JSONResponse(
-        {each.connector: views.history_json(each.history[0]) for each in group.connectors if each.history}
-    )
+    return await json_response(len(group.connectors) * points // POINTS_A_PART, views.histories, group)
 
 
 async def list_rebalances(request: Request) -> Response:
     """The last 100 rebalances: causes, moves, downtime."""
     group = await request.state.context.admin.describe(request.path_params["group"], connectors=())
-    return JSONResponse(views.rebalances(group))
+    return await json_response(sum(len(each.moves) for each in group.rebalances), views.rebalances, group)
 
 
 class EventStream(StreamingResponse):
