@@ -469,6 +469,7 @@ class Connection(asyncio.Protocol):
         self._lost = self._stopped = True
         self._frames.clear()
         self._reader.discard()
+        self._count_incomplete(0)  # a request that is under way may be parked for long
         self._server.large_requests.forget(self)
         if self._relay is not None:
             self._relay.close()

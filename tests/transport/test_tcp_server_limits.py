@@ -204,6 +204,29 @@ async def test_incomplete_requests_of_all_connections_have_a_bound(caplog: pytes
 
 
 @pytest.mark.asyncio
+async def test_incomplete_requests_of_lost_connections_do_not_count() -> None:
+    """Also while an earlier request of theirs is parked: a slow client, which began before, keeps its connection."""
+    handler = ScriptedHandler("0", "1", "2")
+    async with server(handler, max_frame_bytes=1 << 20, max_incomplete_bytes=2 << 20, frame_deadline_s=600) as tcp:
+        slow = await Peer.to(tcp)
+        whole = frame(encode_request(large("slow", 50_000), version=0, correlation_id=7, client_id=None))
+        slow.writer.write(whole[:-1])
+        await slow.writer.drain()
+        for name in ("0", "1", "2"):
+            lost = asyncio.Event()
+            tcp.on_connection_lost = lambda request, principal, lost=lost: lost.set()  # type: ignore[misc]
+            peer = await Peer.to(tcp)
+            peer.send(beat(name), correlation_id=1)
+            peer.writer.write(struct.pack(">i", 1 << 20) + bytes(900_000))
+            await handler.has_begun(name)
+            peer.writer.close()  # once all is sent
+            await lost.wait()
+        slow.writer.write(whole[-1:])
+        assert (await slow.receive(HEARTBEAT))[0] == 7
+        slow.close()
+
+
+@pytest.mark.asyncio
 @pytest.mark.asyncio(loop_factories=["asyncio"])  # uvloop has threads of its own
 async def test_name_lookup_without_a_thread_is_retriable(monkeypatch: pytest.MonkeyPatch) -> None:
     """F36: one line, as for a port in use."""
