@@ -6,19 +6,13 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Mapping
-from typing import Final
 
-from ..client.admin import POLL_S, Admin
+from ..client.admin import POLL_S, POLLS_WITHOUT_TASKS, Admin
 from ..errors import ConnectorNotFound
 from ..protocol.messages.common import each_unit
 from ..protocol.messages.describe import DescribedConnector, DescribedGroup, DescribedUnit
 from ..protocol.units import CONNECTOR, Unit, counted
 from .errors import NotReached
-
-POLLS_WITHOUT_TASKS: Final = 30
-"""A connector that runs is described without tasks this often before it counts as one that has none: a program may
-publish its task list a while after it has reported the connector as running.
-"""
 
 
 def report_progress(options: argparse.Namespace, line: str) -> None:

@@ -78,6 +78,11 @@ from ..transport.local import LocalClient
 POLL_S: Final = 0.1
 """Interval between two descriptions while a method waits for a state of the group."""
 
+POLLS_WITHOUT_TASKS: Final = 30
+"""A connector that runs is described without tasks this often before it counts as one that has none: a program may
+publish its task list a while after it has reported the connector as running.
+"""
+
 STATES: Final = ", ".join(f"TargetState.{state.name}" for state in TargetState)
 
 
@@ -492,7 +497,10 @@ class Admin:
         await self._sender.send(request, ResetTopicsResponse, idempotent=True)
 
     async def wait_running(self, group_id: str, name: str, *, timeout_s: float = 30.0) -> DescribedConnector:
-        """Wait until a connector and all of its tasks run; return its description. It has no tasks at first.
+        """Wait until a connector and all of its tasks run; return its description.
+
+        It has no tasks until its worker has published them. One that runs without tasks for three seconds, or at the
+        end of ``timeout_s``, has none.
 
         Raises:
             UnitFailed: a unit has failed, and its worker does not try again; at once.
@@ -500,11 +508,19 @@ class Admin:
             ConnectorNotFound: the group has no such connector.
         """
         loop = asyncio.get_running_loop()
-        give_up_at = loop.time() + timeout_s
+        give_up_at, without_tasks = loop.time() + timeout_s, 0
         while True:
             connector = await self.describe_connector(group_id, name)
             waiting = next((unit for unit in connector.units if unit.state != "RUNNING"), None)
             if waiting is None and len(connector.units) > 1:
+                return connector
+            # Until its worker has stopped it, a connector is described as it was before a change.
+            is_new = (
+                waiting is None
+                and (await self.describe(group_id, connectors=(), connectors_only=True)).state == "Stable"
+            )
+            without_tasks = without_tasks + 1 if is_new else 0
+            if without_tasks >= POLLS_WITHOUT_TASKS or (without_tasks and loop.time() >= give_up_at):
                 return connector
             if any(unit.has_failed_for_good for unit in connector.units):
                 # Until its worker has stopped it, a unit is described as it was before a change or a restart.
@@ -646,10 +662,12 @@ def no_unit_starts(group: DescribedGroup, members: Container[str]) -> bool:
 
 
 def has_started_all(group: DescribedGroup) -> bool:
-    """Whether the group has a member, every running connector has tasks, and every unit runs or has failed."""
-    has_tasks = all(len(each.units) > 1 for each in group.connectors if each.target_state == "RUNNING")
+    """Whether the group has a member, and every unit runs or has failed.
+
+    A connector of a worker process that runs has published its tasks, if it has any.
+    """
     states = {unit.state for each in group.connectors for unit in each.units}
-    return bool(group.members) and has_tasks and states.isdisjoint(("STARTING", "UNASSIGNED"))
+    return bool(group.members) and states.isdisjoint(("STARTING", "UNASSIGNED"))
 
 
 def assignor_says(group: DescribedGroup) -> str:

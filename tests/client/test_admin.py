@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from connectgroup import worker_group
-from connectgroup.client.admin import Admin, PutResult
+from connectgroup import Config, Connector, Task, TaskContext, worker_group
+from connectgroup.client.admin import Admin, PutResult, has_started_all
 from connectgroup.coordinator.runtime import Coordinator
 from connectgroup.errors import (
     ConfigError,
@@ -178,6 +178,22 @@ async def test_waiting_for_a_unit_that_failed_for_good_ends_at_once_and_not_afte
         with pytest.raises(TimedOut, match="c is STARTING"):  # this runner does not report that it runs
             await group.admin.wait_running("mine", "c", timeout_s=2)
         assert runner.starts == 2
+
+
+async def test_waiting_for_a_connector_without_tasks_ends_when_it_runs() -> None:
+    """As in Kafka Connect: it has nothing to do yet."""
+
+    class Empty(Connector):
+        def task_configs(self, max_tasks: int) -> list[dict[str, str]]:
+            return []
+
+        def task(self, config: Config, context: TaskContext) -> Task:
+            raise AssertionError("it has no tasks")
+
+    async with worker_group("mine", connectors={"c": {"connector.class": Empty}}) as group:
+        units = (await group.admin.wait_running("mine", "c", timeout_s=60)).units
+        assert [(unit.task, unit.state) for unit in units] == [(-1, "RUNNING")]
+        assert has_started_all(await group.admin.describe("mine"))
 
 
 async def test_waiting_for_a_connector_that_does_not_run_says_why(admin: Admin) -> None:
