@@ -283,6 +283,34 @@ def plain(value: Any) -> str:
     return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
 
 
+def as_objects(values: list[Any], kind: pa.DataType) -> list[Any]:
+    """Return values of Arrow for JSON: maps whose keys are texts as dicts. Arrow has lists of pairs; other maps stay
+    that, as Kafka Connect writes them."""
+    return [_as_objects(value, kind) for value in values] if has_map(kind) else values
+
+
+def has_map(kind: pa.DataType) -> bool:
+    """Whether values of a type are maps, or have maps in them."""
+    import pyarrow as pa
+
+    if pa.types.is_struct(kind):
+        return any(has_map(field.type) for field in kind)
+    return pa.types.is_map(kind) or (pa.types.is_nested(kind) and has_map(kind.value_type))
+
+
+def _as_objects(value: Any, kind: pa.DataType) -> Any:
+    import pyarrow as pa
+
+    if value is None or not has_map(kind):
+        return value
+    if pa.types.is_struct(kind):
+        return {field.name: _as_objects(value[field.name], field.type) for field in kind}
+    if not pa.types.is_map(kind):
+        return [_as_objects(item, kind.value_type) for item in value]
+    pairs = [(key, _as_objects(item, kind.item_type)) for key, item in value]
+    return dict(pairs) if pa.types.is_string(kind.key_type) else pairs
+
+
 def finite(value: Any) -> Any:
     """Return a value in which NaN and infinities are texts."""
     if isinstance(value, float) and not math.isfinite(value):

@@ -21,7 +21,7 @@ from connectgroup.dataplane.errors import OffsetConflict, SinkError, TaskFenced
 from connectgroup.dataplane.offset_store import OffsetStore
 from connectgroup.dataplane.ownership import Owner, Range
 from connectgroup.dataplane.sink import Sink
-from connectgroup.spark.converters import text_of
+from connectgroup.spark.converters import encoder, text_of
 from connectgroup.spark.sinks.manifest import ManifestSink
 from connectgroup.spark.sinks.parquet import MANIFEST, ParquetSink, read_committed
 from connectgroup.spark.sinks.sqlite import SqliteSink
@@ -307,6 +307,28 @@ def test_bytes_are_base64_in_text(tmp_path: Path) -> None:
         sink.close()
         (path,) = read_committed(tmp_path / kind.extension)
         assert "/yw=" in path.read_text()
+
+
+def test_maps_with_texts_as_keys_are_objects_in_json(tmp_path: Path) -> None:
+    """As Spark and Kafka Connect write them; maps with other keys are pairs, as Kafka Connect writes them."""
+    kind = pa.map_(pa.string(), pa.list_(pa.struct({"m": pa.map_(pa.string(), pa.float64())})))
+    maps: list[Any] = [[("k", [{"m": [("x", math.nan), ("y", None)]}, None]), ("l", None)], [], None]
+    wanted: list[Any] = [{"k": [{"m": {"x": "NaN", "y": None}}, None], "l": None}, {}, None]
+    numbers = pa.map_(pa.int32(), pa.string())
+    table = pa.table({"a": pa.array(maps, kind), "n": pa.array([[(1, "x")], [], None], numbers)})
+    sink = JsonlSink(tmp_path / "out")
+    sink.claim(owner(1), every)
+    sink.commit(owner(1), one(0, 4), table)
+    sink.close()
+    (path,) = read_committed(tmp_path / "out")
+    found = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [each["a"] for each in found] == wanted
+    assert [each["n"] for each in found] == [[[1, "x"]], [], None]
+    texts = plain_values(table)["a"].to_pylist()
+    assert [text and json.loads(text) for text in texts] == wanted
+    in_kafka = encoder(pa.struct(table.schema), "", schemas=False)
+    assert [json.loads(in_kafka(row)) for row in table.to_pylist()] == found
+    assert [text and json.loads(text) for text in map(encoder(kind, "", schemas=False), maps)] == wanted
 
 
 def test_claim_removes_uncommitted_leftovers_only(tmp_path: Path) -> None:

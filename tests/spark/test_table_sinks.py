@@ -329,6 +329,8 @@ def test_every_type_reaches_the_database(base: Database) -> None:
         Column("raw", "BINARY"),
         Column("n", "DECIMAL(10,2)"),
         Column("nested", "STRUCT<X:INT>"),
+        Column("local", "TIMESTAMP_NTZ"),
+        Column("m", "MAP<STRING,INT>"),
     )
     rows = pa.table(
         {
@@ -343,6 +345,8 @@ def test_every_type_reaches_the_database(base: Database) -> None:
             "raw": [b"\0\xff", None, b""],
             "n": [decimal.Decimal("1.20"), None, decimal.Decimal("0.00")],
             "nested": [{"x": 1}, None, {"x": None}],
+            "local": pa.array([AT.replace(tzinfo=None), None, AT.replace(tzinfo=None)], pa.timestamp("us")),
+            "m": pa.array([[("k", 1)], None, []], pa.map_(pa.string(), pa.int32())),
         }
     )
     sink = base.sink(columns)
@@ -365,9 +369,20 @@ def test_every_type_reaches_the_database(base: Database) -> None:
             b"\0\xff",
             decimal.Decimal("1.20"),
             {"x": 1},
+            AT.replace(tzinfo=None),
+            {"k": 1},
         )
     else:
-        assert first[5:] == ('a"b,\n\\', "2024-02-29", "2024-02-29 12:30:01.000500Z", b"\0\xff", "1.20", '{"x": 1}')
+        assert first[5:] == (
+            'a"b,\n\\',
+            "2024-02-29",
+            "2024-02-29 12:30:01.000500Z",
+            b"\0\xff",
+            "1.20",
+            '{"x": 1}',
+            "2024-02-29 12:30:01.000500",
+            '{"k": 1}',
+        )
 
 
 @pytest.mark.parametrize(

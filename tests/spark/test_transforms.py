@@ -149,6 +149,15 @@ def test_mask_keeps_null(spark: None) -> None:
     ]
 
 
+def test_times_without_a_zone_are_times_of_utc(spark: None) -> None:
+    """Debezium's columns of timestamps without a zone."""
+    rows, schema = [(AT.replace(tzinfo=None),)], "t TIMESTAMP_NTZ"
+    converter = {"type": "TimestampConverter", "field": "t", "target.type": "unix"}
+    assert run(converter, rows, schema) == [{"t": 1709209801500}]
+    assert run({"type": "Cast", "spec": "t:int64"}, rows, schema) == [{"t": 1709209801500}]
+    assert run({"type": "MaskField", "fields": "t"}, rows, schema) == [{"t": datetime.datetime(1970, 1, 1)}]
+
+
 @pytest.mark.parametrize(
     ("value", "kind", "precision", "expected"),
     [

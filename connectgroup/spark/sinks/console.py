@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from pydantic import Field
 
 from ...connector import LocalPath
-from ...dataplane.columns import Columns, json_encoder
+from ...dataplane.columns import Columns, as_objects, json_encoder
 from ...dataplane.fences import Transaction
 from ...dataplane.offset_store import FilePositions, OffsetStore
 from ...dataplane.ownership import Owner, Range
@@ -77,8 +77,10 @@ class ConsoleSink(Sink):
         return self._store.claim(owner, is_mine)
 
     def commit(self, owner: Owner, ranges: Sequence[Range], rows: pa.Table) -> bool:
+        import pyarrow as pa
+
         def write(_: Transaction) -> None:
-            shown = rows.slice(0, self._settings.max_rows).to_pylist()
+            shown = as_objects(rows.slice(0, self._settings.max_rows).to_pylist(), pa.struct(rows.schema))
             lines = [_JSON(row) for row in shown]
             if rows.num_rows > len(lines):
                 lines.append(f"... and {rows.num_rows - len(lines)} more rows")

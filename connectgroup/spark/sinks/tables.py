@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import Field
 
-from ...dataplane.columns import Column, Columns, decimal_texts, json_encoder, sql_name
+from ...dataplane.columns import Column, Columns, as_objects, decimal_texts, json_encoder, sql_name
 from ...dataplane.dead_letters import FIELDS
 from ...dataplane.errors import SinkError
 from ...dataplane.settings import PluginSettings
@@ -169,7 +169,8 @@ def plain_values(rows: pa.Table) -> pa.Table:
     for at, field in enumerate(rows.schema):
         values = rows.column(at)
         if pa.types.is_nested(field.type):
-            texts = [None if value is None else _JSON(value) for value in values.to_pylist()]
+            plain = as_objects(values.to_pylist(), field.type)
+            texts = [None if value is None else _JSON(value) for value in plain]
             rows = rows.set_column(at, field.name, pa.chunked_array([pa.array(texts, pa.string())]))
         elif pa.types.is_decimal(field.type):
             rows = rows.set_column(at, field.name, decimal_texts(values))

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
-from ...dataplane.columns import json_encoder, plain
+from ...dataplane.columns import as_objects, json_encoder, plain
 from ...dataplane.errors import SinkError
 from ...dataplane.real_paths import open_below
 from ...protocol.units import printable
@@ -34,8 +34,8 @@ class JsonlSettings(FileSinkSettings):
 
 
 class JsonlSink(ManifestSink):
-    """Writes one JSON object a line; nested values stay nested, times are ISO text in UTC, bytes are base64. Numbers
-    that JSON does not have are the texts NaN, Infinity and -Infinity. Readers open the files that
+    """Writes one JSON object a line; nested values stay nested, maps are objects, times are ISO text in UTC, bytes are
+    base64. Numbers that JSON does not have are the texts NaN, Infinity and -Infinity. Readers open the files that
     `connectgroup.spark.sinks.manifest.read_committed` lists.
     """
 
@@ -43,8 +43,11 @@ class JsonlSink(ManifestSink):
     extension = "jsonl"
 
     def encode(self, rows: pa.Table, file: BinaryIO) -> None:
+        import pyarrow as pa
+
+        kind = pa.struct(rows.schema)
         for batch in rows.to_batches(max_chunksize=65_536):
-            file.write("".join(f"{_JSON(row)}\n" for row in batch.to_pylist()).encode())
+            file.write("".join(f"{_JSON(row)}\n" for row in as_objects(batch.to_pylist(), kind)).encode())
 
     def head(self, path: Path) -> bytes | None:
         return b""

@@ -174,7 +174,7 @@ class MaskField(RowTransform):
             self._check(name, kind.simpleString())
             whole = isinstance(kind, T.IntegralType) and text
             return F.lit(str(int(Decimal(text or 0))) if whole else text or "0").cast(kind)
-        if text is None and isinstance(kind, T.BooleanType | T.DateType | T.TimestampType):
+        if text is None and isinstance(kind, T.BooleanType | T.DateType | T.TimestampType | T.TimestampNTZType):
             return F.lit(False) if isinstance(kind, T.BooleanType) else F.lit("1970-01-01").cast(kind)
         if text is None:
             return F.lit(None).cast(kind)

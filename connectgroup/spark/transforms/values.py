@@ -83,8 +83,8 @@ def _number(column: Column, found: T.DataType, kind: str) -> Column:
     """Return a time as the number that Kafka Connect has for it, if it is cast to a number: milliseconds, or days."""
     from pyspark.sql import functions as F, types as T
 
-    if kind.startswith(("int", "float")) and isinstance(found, T.TimestampType):
-        return F.unix_millis(column)
+    if kind.startswith(("int", "float")) and isinstance(found, T.TimestampType | T.TimestampNTZType):
+        return F.unix_millis(column.cast("timestamp"))
     if kind.startswith(("int", "float")) and isinstance(found, T.DateType):
         return F.unix_date(column)
     return column
@@ -123,7 +123,7 @@ class TimestampConverter(RowTransform):
     def _timestamp(self, column: Column, kind: T.DataType) -> Column:
         from pyspark.sql import functions as F, types as T
 
-        if isinstance(kind, T.TimestampType | T.DateType):
+        if isinstance(kind, T.TimestampType | T.TimestampNTZType | T.DateType):
             return column.cast("timestamp")
         if isinstance(kind, T.StringType):
             return F.to_timestamp(column, self._require_format())
