@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import json
 import os
@@ -115,6 +116,34 @@ def test_long_line_that_has_no_end_is_counted(tmp_path: Path) -> None:
     reader = Reader(tmp_path, tolerant=True, format="text", max_bytes_per_batch=1024)
     assert reader.read() == ([], [])
     assert reader.source.lag(reader.at).unreadable_files == 1
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"a,b\r1,x\r2,y\r", "its lines end with carriage returns alone; allowed: a line feed at the end of each line"),
+        (b'a,b\r"1","x', "its lines end with carriage returns alone; allowed: a line feed at the end of each line"),
+        (bz2.compress(b""), "is compressed with bzip2; allowed: text, or .gz and .zst"),
+        (gzip.compress(b"", mtime=0), "is compressed with gzip; allowed: a name that ends in .gz"),
+        (b"PK\x03\x04", "is a ZIP archive; allowed: text, or .gz and .zst"),
+        (b"a,b\r", ""),
+        (b"a,b", ""),
+    ],
+    ids=["carriage returns", "quotes", "bzip2", "gzip", "zip", "half of a line end", "text"],
+)
+def test_file_that_never_has_a_line_feed_is_counted_and_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, data: bytes, reason: str
+) -> None:
+    """Nothing of it is read, with and without tolerance: it could be text that a program is writing."""
+    write(tmp_path / "a.csv", data)
+    write(tmp_path / "b.csv", "a,b\n1,x\n")
+    reader = Reader(tmp_path, multiline=b'"' in data, schema="a STRING, b STRING")
+    assert reader.read() == ([["1", "x"]], [])
+    assert b"\n" not in data
+    lag = reader.source.lag(reader.at)
+    assert (lag.unfinished_files, lag.unreadable_files) == ((0, 1) if reason else (1, 0))
+    wanted = [f"{tmp_path}/a.csv: {reason}; the task goes on with other files"] if reason else []
+    assert [each.getMessage() for each in caplog.records] == wanted
 
 
 @pytest.mark.parametrize("deep", [False, True])

@@ -32,6 +32,16 @@ NO_TEXT: Final = "connectgroup.no_text"
 """Error handler of decoders: bytes that are no text become a lone surrogate, which is not UTF-8."""
 codecs.register_error(NO_TEXT, lambda error: ("\ud800", getattr(error, "end", 0)))
 BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+_MARKS: Final = {
+    codecs.BOM_UTF16_LE: "begins with the byte order mark of UTF-16; allowed: source.encoding=utf-16",
+    codecs.BOM_UTF16_BE: "begins with the byte order mark of UTF-16; allowed: source.encoding=utf-16",
+    codecs.BOM_UTF32_BE: "begins with the byte order mark of UTF-32; allowed: source.encoding=utf-32",
+    b"\x1f\x8b": "is compressed with gzip; allowed: a name that ends in .gz",
+    b"\x28\xb5\x2f\xfd": "is compressed with zstd; allowed: a name that ends in .zst",
+    b"PK\x03\x04": "is a ZIP archive; allowed: text, or .gz and .zst",
+    b"BZh": "is compressed with bzip2; allowed: text, or .gz and .zst",
+    b"\xfd7zXZ": "is compressed with xz; allowed: text, or .gz and .zst",
+}
 _NO_CHARSETS: Final = ("unicode-escape", "raw-unicode-escape", "punycode", "idna", "utf-7", "hz")
 _ASCII: Final = "\n\r\t ,;|\"'{}[]:.0123456789ABCabc"
 _TRAILING: Final = ". A delimiter ends the header: without it, or with "
@@ -121,6 +131,12 @@ def with_byte_order(encoding: str, head: bytes) -> str:
         return encoding
     big = codecs.BOM_UTF16_BE if encoding.endswith("16") else codecs.BOM_UTF32_BE
     return f"{encoding}-{'be' if head.startswith(big) else 'le'}"
+
+
+def no_text(head: bytes) -> str:
+    """Return what a file is that begins with bytes with which no text in UTF-8 begins, and what is allowed; empty if it
+    may be text."""
+    return next((what for mark, what in _MARKS.items() if head.startswith(mark)), "")
 
 
 def in_utf8(data: bytes, encoding: str) -> bytes:

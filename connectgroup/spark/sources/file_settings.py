@@ -160,6 +160,7 @@ class FileSettings(PluginSettings):
             has_header=self.format == "csv",
             quote=self.dialect.separator,
             wide=self.dialect.encoding if is_wide(self.dialect.encoding) else "",
+            is_utf8=self.dialect.encoding == "utf-8",
         )
 
     def _check_csv(self) -> None:

@@ -89,9 +89,10 @@ class FileSource(DirectorySource):
     error with file, line, column and value. With ``errors.tolerance=all``, it is a dead letter, also one that is
     longer than a batch; the rows of a file with another header are one dead letter for each 16 MiB; a compressed file
     is read up to the first damaged member, and the rest is one dead letter; a file that cannot be opened or was
-    rewritten is left out, logged and counted in the status as unreadable. A log that is copied and truncated
-    (copytruncate) is read once if it is truncated within ``source.settle.ms`` of the copy's last byte; so is one that
-    is compressed after it was read.
+    rewritten is left out, logged and counted in the status as unreadable. A file without a line feed waits for one; if
+    it begins like an archive, or has carriage returns alone, it is logged and counted as unreadable, too. A log that is
+    copied and truncated (copytruncate) is read once if it is truncated within ``source.settle.ms`` of the copy's last
+    byte; so is one that is compressed after it was read.
     """
 
     Settings = FileSettings

@@ -80,7 +80,9 @@ class KafkaSourceSettings(ConverterSettings):
         Literal["earliest", "latest"],
         Field(
             description="earliest, latest: where a topic begins of which a task has no offset. Its first batch commits"
-            " one for each partition, also if all are empty; partitions that are added later begin at their start"
+            " one for each partition, also if all are empty; partitions that are added later begin at their start."
+            " latest also holds for a topic that source.topics.regex means later: what was written to it before a task"
+            " first reads it is not read, as with Kafka's consumers"
         ),
     ] = "earliest"
     schema_: Annotated[
@@ -150,8 +152,9 @@ class KafkaSource(Source):
     the rules of the source ``files``: a field that is missing is null; a value of another type, a name in other case,
     an empty value, text after the object and bytes that are not UTF-8 are errors; other fields are ignored. A column
     STRING has a number as it is written, an object or an array as JSON; FLOAT and DOUBLE also take the texts NaN,
-    Infinity and -Infinity. The timestamp of a record without one is null. With ``errors.tolerance=all``, a record that
-    cannot be read is a dead letter. The offsets belong to the topic's id: if a topic was deleted and made anew, or
+    Infinity and -Infinity. A record without a value (a tombstone) is a row whose fields are null: the predicate
+    RecordIsTombstone finds it. The timestamp of a record without one is null. With ``errors.tolerance=all``, a record
+    that cannot be read is a dead letter. The offsets belong to the topic's id: if a topic was deleted and made anew, or
     retention has deleted records that were not read, the tasks fail with an error that names it, until the connector's
     offsets are reset or altered. The positions are in the sink; after its commit they are also published to the
     consumer group connect-NAME, as Kafka Connect has it, for Kafka's tools and lag exporters: a task never reads that

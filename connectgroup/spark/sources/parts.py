@@ -30,6 +30,7 @@ from .dialect import (
     is_wide,
     last_record_end,
     names_in,
+    no_text,
     with_byte_order,
 )
 from .identity import Identity, identities_in
@@ -42,16 +43,6 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES: Final = 16 << 20
 """Bytes of a compressed file that are parsed at once."""
-_MARKS: Final = {
-    codecs.BOM_UTF16_LE: "begins with the byte order mark of UTF-16; allowed: source.encoding=utf-16",
-    codecs.BOM_UTF16_BE: "begins with the byte order mark of UTF-16; allowed: source.encoding=utf-16",
-    codecs.BOM_UTF32_BE: "begins with the byte order mark of UTF-32; allowed: source.encoding=utf-32",
-    b"\x1f\x8b": "is compressed with gzip; allowed: a name that ends in .gz",
-    b"\x28\xb5\x2f\xfd": "is compressed with zstd; allowed: a name that ends in .zst",
-    b"PK\x03\x04": "is a ZIP archive; allowed: text, or .gz and .zst",
-    b"BZh": "is compressed with bzip2; allowed: text, or .gz and .zst",
-    b"\xfd7zXZ": "is compressed with xz; allowed: text, or .gz and .zst",
-}
 _SHOWN_BYTES: Final = 1024
 _HEADER_BYTES: Final = 64 << 10
 _SAMPLE_BYTES: Final = 1 << 20
@@ -333,9 +324,8 @@ def _of_text(dialect: LineDialect) -> LineDialect:
 
 def _check_text(path: Path, data: bytes) -> None:
     """Raise an error if a file begins with bytes that only a file of another kind begins with."""
-    for mark, what in _MARKS.items():
-        if data.startswith(mark):
-            raise BadLine(f"{path}, line 1 (byte 0): {what}")
+    if what := no_text(data):
+        raise BadLine(f"{path}, line 1 (byte 0): {what}")
 
 
 def head_of(descriptor: int, dialect: LineDialect) -> bytes:

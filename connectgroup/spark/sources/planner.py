@@ -20,7 +20,7 @@ from ...dataplane.errors import SourceError
 from ...dataplane.ownership import Position
 from ...dataplane.real_paths import open_below
 from .catalog import Catalog, is_slice_of
-from .dialect import ends_line, in_utf8, last_record_end, wide_line_end, with_byte_order
+from .dialect import ends_line, in_utf8, last_record_end, no_text, wide_line_end, with_byte_order
 from .identity import Identity, IdentityMode
 from .listing import last_line_end, list_inodes, unreadable, without_second_names
 from .packed import DamagedFile, Unpacked, codec_of
@@ -46,6 +46,7 @@ class FileRules:
         final_newline_ms: in milliseconds.
         quote: the quote character between which line feeds do not end a record; ``None``: each line feed does.
         wide: the encoding, if its line feed has two or four bytes; empty: it has one byte.
+        is_utf8: whether the text is in UTF-8.
         skips_bad: whether a file that cannot be read is left out, or is an error of the task.
         settle_ms: how long a new file waits after its last change if another file begins with all of it: it may be the
             copy of a log that is truncated next. In milliseconds.
@@ -60,6 +61,7 @@ class FileRules:
     final_newline_ms: int = 60_000
     quote: bytes | None = None
     wide: str = ""
+    is_utf8: bool = True
     skips_bad: bool = False
     settle_ms: int = 0
     has_header: bool = False
@@ -323,7 +325,7 @@ class Planner:
         """Whether nothing of a file can be read now: a last line has no line feed, or it is compressed and incomplete.
 
         Raises:
-            SourceError: the file is not read on: a line is too long, or a quote is not closed.
+            SourceError: the file is not read on: a line is too long, a quote is not closed, or no line feed will come.
         """
         if codec := codec_of(name):
             version = found.st_ino, found.st_size, found.st_mtime_ns
@@ -338,10 +340,25 @@ class Planner:
             with open_below(self.root, name) as file:
                 if self.rules.quote is not None or self.rules.wide or found.st_size - position >= self.max_bytes:
                     opened = os.fstat(file.fileno())
-                    return self._end(file.fileno(), name, position, self.max_bytes, opened) == position
-                return b"\n" not in os.pread(file.fileno(), found.st_size - start, start)
+                    is_unfinished = self._end(file.fileno(), name, position, self.max_bytes, opened) == position
+                else:
+                    is_unfinished = b"\n" not in os.pread(file.fileno(), found.st_size - start, start)
+                if is_unfinished:
+                    self._check_lines(file.fileno(), name, position, found)
+                return is_unfinished
         except OSError:
             return False
+
+    def _check_lines(self, descriptor: int, name: str, position: int, found: os.stat_result) -> None:
+        """Raise an error if a file whose last line has no line feed looks as if it never gets one."""
+        data = os.pread(descriptor, _CHUNK_BYTES, position)
+        what = "" if position or not self.rules.is_utf8 else no_text(data)
+        # One at the end may be the half of a line end.
+        is_at_rest = not self.rules.wide and self._age_ms(found) >= self.rules.final_newline_ms
+        if not what and is_at_rest and b"\r" in data[:-1] and b"\n" not in data:
+            what = "its lines end with carriage returns alone; allowed: a line feed at the end of each line"
+        if what:
+            raise SourceError(f"{self.root / name}: {what}")
 
     def _is_complete(self, name: str, codec: str, position: int, found: os.stat_result) -> bool:
         """Whether a compressed file is complete. One that is damaged is, too: the reader reports it."""
