@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from tests.consumer.broker import Broker
 
 pytest.importorskip("confluent_kafka")
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+import confluent_kafka
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
     AlterConfigOpType,
@@ -48,11 +49,14 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 from connectgroup.log.kafka.records import OWNER_KEY, OwnerState, Standby, encode_owner, encode_row, encode_standby
-from connectgroup.log.kafka.store import KafkaStore
+from connectgroup.log.kafka.store import FENCES, KafkaStore
 from connectgroup.log.kafka.topic import Tail, check_settings
 
 LEASE_S = 9.0
 """A renewal is a transaction, which may take more than a second on a busy machine."""
+
+LONG_S = 600.0
+"""Longer than a test."""
 
 
 class TestKafkaLog(LogContract):
@@ -381,10 +385,10 @@ async def test_coordinator_that_is_overtaken_before_its_fence_does_not_take_the_
     again = await second.look("q", "b:1")
     real, calls, taken = KafkaStore._caught_up, 0, None
 
-    def caught_up(asked: KafkaStore, end: int, *, fresh: bool = False) -> Tail:
+    def caught_up(asked: KafkaStore, end: int, *, with_rows: bool = True) -> Tail:
         """When the second one has looked for the second time who owns the topic, the first one takes the log."""
         nonlocal calls, taken
-        found = real(asked, end, fresh=fresh)
+        found = real(asked, end, with_rows=with_rows)
         calls += asked is second
         if asked is second and calls == 2:
             take = first.take(seen, holder="p:1", address="a:1", lease_ms=1_000, epochs=1)
@@ -400,29 +404,99 @@ async def test_coordinator_that_is_overtaken_before_its_fence_does_not_take_the_
     await asyncio.gather(first.close(), second.close())
 
 
-async def test_owner_that_was_fenced_by_one_that_did_not_take_the_log_goes_on(broker: Broker) -> None:
+class Fences(list[str]):
+    """What happens to the next transactions of the owner: others, which try to take the log and lose, fence it
+    ``before`` or ``after`` the commit.
+
+    Attributes:
+        readers: how often the topic was read from its beginning.
+    """
+
+    def __init__(self, broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__()
+        self.readers, fences = 0, self
+
+        def fence() -> None:
+            settings = {"bootstrap.servers": broker.bootstrap, "transactional.id": f"connectgroup-log-{topic}"}
+            Producer(settings).init_transactions(30)
+
+        class Fenced(Producer):
+            def begin_transaction(self) -> None:
+                self.fenced = fences.pop(0) if fences else ""
+                if self.fenced == "before":
+                    fence()
+                super().begin_transaction()
+
+            def commit_transaction(self, *timeout: float) -> None:
+                super().commit_transaction(*timeout)
+                if self.fenced == "after":
+                    fence()
+                    raise KafkaException(KafkaError(KafkaError._FENCED))
+
+        class Reader(Consumer):
+            def __init__(self, *given: Any, **named: Any) -> None:
+                fences.readers += 1
+                super().__init__(*given, **named)
+
+        monkeypatch.setattr(confluent_kafka, "Producer", Fenced)
+        monkeypatch.setattr(confluent_kafka, "Consumer", Reader)
+        monkeypatch.setattr(leased, "RENEW_S", LONG_S)  # no transaction but those of the test
+        monkeypatch.setattr(leased, "ANSWER_S", 60.0)  # of a busy machine
+
+
+@pytest.mark.parametrize(
+    "fences",
+    [
+        pytest.param(["before", "after"], id="before and after"),
+        pytest.param(["after", "before"], id="after and before", marks=ci_only("the other order of the same, 3 s")),
+    ],
+)
+async def test_owner_that_was_fenced_by_others_that_did_not_take_the_log_goes_on(
+    broker: Broker, fences: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of several that try when a lease has expired, all but one do not; tasks would wait for the next lease."""
     topic = new_topic()
-    log, _ = log_at(broker, topic, lease_s=60)
-
-    def fence() -> None:
-        settings = {"bootstrap.servers": broker.bootstrap, "transactional.id": f"connectgroup-log-{topic}"}
-        Producer(settings).init_transactions(30)
-
+    log, store = log_at(broker, topic, lease_s=LONG_S)
+    upcoming = Fences(broker, topic, monkeypatch)
     async with opened(log):
-        fence()
+        readers = upcoming.readers
+        upcoming[:] = fences
         await log.mark_serving()
+        upcoming[:] = fences
         await log.append([member("a")])
-        fence()
-        await log.append([member("b")])
-        fence()
+        upcoming[:] = fences
         await log.check_writable()
-        await log.append([member("c")])
-        assert log.epoch == 1
+        await log.append([member("b")])
+        assert (log.epoch, upcoming.readers) == (1, readers)
+        assert await contents(log) == [member("a"), member("b")]
+        store.loses = "answer"
+        with pytest.raises(LogError, match="no answer"):
+            await log.append([member("c")])
+        upcoming[:] = fences
         assert await contents(log) == [member("a"), member("b"), member("c")]
+        upcoming[:] = fences
+    upcoming.clear()
     again, _ = log_at(broker, topic)
-    async with opened(again):
+    async with opened(again):  # it does not wait for the lease
         assert await contents(again) == [member("a"), member("b"), member("c")]
+
+
+async def test_outcome_of_a_batch_is_unknown_when_the_owner_is_fenced_again_and_again(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D6: it is neither acknowledged nor taken for one that was not made, and the group is read again."""
+    topic = new_topic()
+    log, _ = log_at(broker, topic, lease_s=LONG_S)
+    upcoming = Fences(broker, topic, monkeypatch)
+    async with opened(log):
+        await log.append([member("a")])
+        upcoming += ["before"] * FENCES
+        with pytest.raises(LogError, match="outcome of a change is unknown") as error:
+            await log.append([member("b")])
+        assert not isinstance(error.value, LogFenced | LogNotWritable)
+        assert await contents(log) == [member("a")]
+        await log.append([member("c")])
+        assert await contents(log) == [member("a"), member("c")]
 
 
 async def test_of_coordinators_that_start_together_one_opens_the_log(broker: Broker) -> None:

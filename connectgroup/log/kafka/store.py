@@ -43,6 +43,9 @@ HANGING_S: Final = 0.3
 TRANSACTION_TIMEOUT_MS: Final = 10_000
 """When the cluster aborts the transaction of a silent owner. A successor aborts it at once; other readers wait."""
 
+FENCES: Final = 5
+"""How many fences a change outlives: one of each coordinator that tried to take the log together with the owner."""
+
 _FIXED: Final = frozenset(
     {
         "acks", "auto.offset.reset", "bootstrap.servers", "client.id", "delivery.timeout.ms", "enable.auto.commit",
@@ -231,12 +234,16 @@ class KafkaStore(LeasedStore):
             namesake=self._namesake,
         )
 
-    def _caught_up(self, end: int, *, fresh: bool = False) -> Tail:
-        """A reader with all rows up to an offset of the topic; ``fresh``: one that begins at its beginning."""
+    def _caught_up(self, end: int, *, with_rows: bool = True) -> Tail:
+        """A reader up to an offset of the topic, with all rows or, for the owner alone, without."""
         tail = self._tail
-        if tail is None or fresh or tail.rows is None:
+        if tail is None or (with_rows and tail.rows is None):
             self._drop_tail()
             tail = self._tail = Tail(self._topic)
+            if not with_rows:
+                tail.rows = None
+        elif tail.rows is None:
+            tail.resume()
         try:
             tail.catch_up(end)
         finally:
@@ -267,13 +274,10 @@ class KafkaStore(LeasedStore):
             self._standby = Standby()
 
     def _ownership(self) -> Ownership:
-        owner, tail = self._owner, self._tail
-        if owner is None or tail is None:
+        owner = self._owner
+        if owner is None:
             self._topic.check()
-            tail = self._caught_up(self._topic.end())
-        else:  # a reader that keeps no rows
-            tail.resume()
-            tail.catch_up(self._topic.end())
+        tail = self._caught_up(self._topic.end(), with_rows=owner is None)
         state = tail.owner if owner is None else owner.state
         now_ms = _ms(time.time())
         is_held = bool(state.holder) and now_ms - state.renewed_ms <= 2 * state.lease_ms
@@ -300,9 +304,9 @@ class KafkaStore(LeasedStore):
 
         if not may_take(self._caught_up(self._topic.end()).owner):
             return None
-        tail = self._fenced(may_take, fresh=False)
-        if tail is None:
+        if (fenced := self._fenced(may_take)) is None:
             return None
+        owner, tail = fenced
         before, now_ms = tail.owner, _ms(time.time())
         cause = "lease expired" if before.holder else "handed over"
         is_other = before.holder.partition(":")[0] != taken.holder.partition(":")[0]
@@ -320,34 +324,39 @@ class KafkaStore(LeasedStore):
             failover_cause=cause if before.epoch else "",
             partitions=self._topic.partitions,
         )
-        owned = self._owned(state, tail)
-        if owned is not None and self._standby.process:
-            self._announce(self._address, Standby())
-        return owned
+        with suppress(_FencedInCommit):  # if it was written, ``_look`` finds it
+            if owner.write(state):
+                if self._standby.process:
+                    self._announce(self._address, Standby())
+                return state.epoch, state.last
+        return None
 
     def _retake(self, holder: str) -> tuple[int, int] | None:
-        owner = self._owner
-        if owner is None:
+        if self._owner is None:
             return None
-        tail = self._fenced(lambda now: now.holder == holder, fresh=True)
-        if tail is None:
-            return None
-        state = replace(tail.owner, epoch=tail.owner.epoch + 1, last=max(tail.last, tail.owner.last))
-        return self._owned(state, tail)
+        for _ in range(FENCES):
+            if (fenced := self._fenced(lambda now: now.holder == holder)) is None:
+                return None
+            owner, tail = fenced
+            state = replace(tail.owner, epoch=tail.owner.epoch + 1, last=max(tail.last, tail.owner.last))
+            with suppress(_FencedInCommit):
+                if owner.write(state):
+                    return state.epoch, state.last
+        raise self._fenced_too_often()
 
-    def _fenced(self, may_own: Callable[[OwnerState], bool], *, fresh: bool) -> Tail | None:
+    def _fenced(self, may_own: Callable[[OwnerState], bool], *, with_rows: bool = True) -> tuple[_Owner, Tail] | None:
         """Fence all earlier producers, then read to the end.
 
         The topic is read before, too: a producer that does not own the log any longer must not fence the owner.
 
         Returns:
-            The reader, and ``self._owner`` with the producer; ``None``: the ownership as stored is another one.
+            ``self._owner`` with the producer, and the reader; ``None``: the ownership as stored is another one.
         """
         from confluent_kafka import Producer
 
         topic, former = self._topic, self._owner
         topic.check()
-        if not may_own(self._caught_up(topic.end(), fresh=fresh).owner):
+        if not may_own(self._caught_up(topic.end(), with_rows=with_rows).owner):
             return None
         if former is not None:
             former.drop()
@@ -370,47 +379,53 @@ class KafkaStore(LeasedStore):
         except OpenTransactionError:
             _abort_hanging(topic, producer)
             end = topic.end_without_open_transactions()
-        tail = self._caught_up(end)
+        tail = self._caught_up(end, with_rows=with_rows)
         if not may_own(tail.owner):
             return None
         self._owner = _Owner(topic, producer, OwnerState() if former is None else former.state, tail.position)
-        return tail
-
-    def _owned(self, state: OwnerState, tail: Tail) -> tuple[int, int] | None:
-        """Write the ownership; the epoch and the last offset, or ``None``: another coordinator has fenced this one."""
-        owner = self._owner
-        assert owner is not None
-        if not owner.write(state):
-            return None
-        return state.epoch, state.last
+        return self._owner, tail
 
     def _renew(self, holder: str, last: int) -> bool:
         owner = self._owner
         if owner is None or owner.state.holder != holder or owner.state.last < last:
-            return False
-        if owner.producer is None and not self._reclaim(owner.state):
             return False
         return self._write_ownership(
             holder, lambda state: replace(state, renewals=state.renewals + 1, renewed_ms=_ms(time.time()))
         )
 
     def _write_ownership(self, holder: str, changed: Callable[[OwnerState], OwnerState]) -> bool:
-        owner = self._owned_by(holder)
-        return owner.write(changed(owner.state)) or (
-            self._reclaim(owner.state) and self._owned_by(holder).write(changed(self._owned_by(holder).state))
-        )
+        if self._owner is None or self._owner.state.holder != holder:
+            raise LogNotWritable(f"{self.name}: is not owned by this coordinator")
+        for _ in range(FENCES):
+            if (owner := self._writable()) is None:
+                return False
+            with suppress(_FencedInCommit):
+                if owner.write(changed(owner.state)):
+                    return True
+        raise self._fenced_too_often()
 
-    def _reclaim(self, state: OwnerState) -> bool:
-        """Make a new producer after an unknown outcome or a fence; false: the log has another owner, or lacks records.
+    def _writable(self) -> _Owner | None:
+        """The owner, with a new producer after an unknown outcome or a fence.
 
         Of coordinators that try to take the log together, one may fence the winner, and read only then that it has
         lost. The topic names the owner: it goes on.
+
+        Returns:
+            ``None``: the log has another owner, or lacks records.
         """
-        tail = self._fenced(lambda now: now.holder == state.holder, fresh=True)
-        if tail is None or self._owner is None:
-            return False
-        self._owner.state = replace(tail.owner, last=max(tail.last, tail.owner.last))
-        return self._owner.state.last >= state.last
+        owner = self._owner
+        if owner is None or owner.producer is not None:
+            return owner
+        before = owner.state
+        fenced = self._fenced(lambda now: now.holder == before.holder, with_rows=False)
+        if fenced is None:
+            return None
+        owner, tail = fenced
+        owner.state = replace(tail.owner, last=max(tail.last, tail.owner.last))
+        return owner if owner.state.last >= before.last else None
+
+    def _fenced_too_often(self) -> LogError:
+        return LogError(f"{self.name}: the outcome of a change is unknown: other coordinators fence this one")
 
     def _mark_serving(self, holder: str) -> bool:
         def serving(state: OwnerState) -> OwnerState:
@@ -420,32 +435,38 @@ class KafkaStore(LeasedStore):
         return self._write_ownership(holder, serving)
 
     def _release(self, holder: str, successor: str | None) -> None:
-        if self._owner is not None and self._owner.state.holder == holder and self._owner.producer is not None:
-            state = replace(self._owner.state, holder="", renewed_ms=_ms(time.time()))
-            self._owner.write(state if successor is None else replace(state, address=successor))
-        self._drop_owner()
+        def released(state: OwnerState) -> OwnerState:
+            address = state.address if successor is None else successor
+            return replace(state, holder="", address=address, renewed_ms=_ms(time.time()))
 
-    def _owned_by(self, holder: str) -> _Owner:
-        if self._owner is None or self._owner.state.holder != holder:
-            raise LogNotWritable(f"{self.name}: is not owned by this coordinator")
-        return self._owner
+        owner = self._owner
+        try:
+            if owner is not None and owner.state.holder == holder and owner.producer is not None:
+                self._write_ownership(holder, released)
+        finally:
+            self._drop_owner()
 
     # ------------------------------------------------------------------------------------------ rows
 
     def _append(self, epoch: int, last: int, rows: Sequence[Values]) -> bool:
-        owner = self._owner
-        if owner is not None and owner.producer is None and self._reclaim(owner.state):
-            owner = self._owner
-        if owner is None or (owner.state.epoch, owner.state.last) != (epoch, last):
-            return False
-        changed = replace(owner.state, last=last + len(rows))
-        encoded = [encode_row(row) for row in rows]
-        if owner.write(changed, encoded):
-            return True
-        if not self._reclaim(owner.state) or (owner := self._owner) is None:
-            return False
-        # The fence may have come after the commit.
-        return owner.state.last == changed.last or owner.write(changed, encoded)
+        encoded, after = [encode_row(row) for row in rows], last + len(rows)
+        is_unknown = False
+        for _ in range(FENCES):
+            owner = self._writable()
+            found = (0, 0) if owner is None else (owner.state.epoch, owner.state.last)
+            if is_unknown and found == (epoch, after):
+                return True  # the fence came after the commit
+            if is_unknown and owner is None:
+                break
+            if owner is None or found != (epoch, last):
+                return False
+            is_unknown = False
+            try:
+                if owner.write(replace(owner.state, last=after), encoded):
+                    return True
+            except _FencedInCommit:
+                is_unknown = True
+        raise self._fenced_too_often()
 
     def _read(self, groups: set[bytes] | None) -> tuple[list[Values], list[tuple[bytes, int, int]]]:
         tail = self._tail
@@ -495,11 +516,11 @@ class _Owner:
         """Write rows, or without rows the ownership, in one transaction. It becomes ``state`` then.
 
         Returns:
-            Whether it was written; false: another producer has fenced this one.
+            Whether it was written; false: another producer has fenced this one, and nothing was.
 
         Raises:
             LogNotWritable: nothing was written.
-            LogError: the outcome is unknown.
+            LogError: the outcome is unknown; ``_FencedInCommit``: because of a fence.
         """
         from confluent_kafka import KafkaException
 
@@ -530,9 +551,11 @@ class _Owner:
             )
             problems = [error, *(self._abort() if aborted else ())]
             self.drop()
-            if any(map(_is_fenced, problems)):
-                return False
             reason = topic.reason(error)
+            if any(map(_is_fenced, problems)):
+                if is_committing:
+                    raise _FencedInCommit(f"{topic.name}: the outcome of a change is unknown: {reason}") from error
+                return False
             if not is_committing or (aborted and len(problems) == 1):
                 raise LogNotWritable(f"{topic.name}: {reason}") from error
             raise LogError(f"{topic.name}: the outcome of a change is unknown: {reason}") from error
@@ -603,6 +626,10 @@ def _abort_hanging(topic: Topic, producer: Any) -> None:
         producer.produce(topic.topic, value, key, partition=topic.partition.partition)
         producer.flush(CALL_S)
         producer.abort_transaction(CALL_S)
+
+
+class _FencedInCommit(LogError):
+    """Another producer has fenced this one, perhaps before the commit, perhaps after it."""
 
 
 class _NotDelivered(Exception):

@@ -362,6 +362,7 @@ class Tail:
         self.rows: dict[tuple[int, bytes, bytes], Values] | None = {}
         self.last = self.position = self._epoch = 0
         self.is_usable = True
+        self._is_paused = False
         with topic.errors():
             self._consumer: Any = Consumer(
                 topic.client(
@@ -454,12 +455,15 @@ class Tail:
         assert rows is not None, "each reader gives its rows away once"
         with suppress(Exception):
             self._consumer.pause([self._topic.partition])
+            self._is_paused = True
         return [values for (_, group, _), values in rows.items() if groups is None or group in groups]
 
     def resume(self) -> None:
         """Continue to read after ``take_rows``."""
-        with self._topic.errors():
-            self._consumer.resume([self._topic.partition])
+        if self._is_paused:
+            with self._topic.errors():
+                self._consumer.resume([self._topic.partition])
+            self._is_paused = False
 
     def close(self) -> None:
         """Close the connections."""
