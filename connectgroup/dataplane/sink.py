@@ -134,6 +134,12 @@ class Sink(ABC):
             SinkError: the batch cannot be written.
         """
 
+    def report_failures(self, failed: Callable[[BaseException], None]) -> None:  # noqa: B027 (most have no thread)
+        """Receive what a sink that works in a thread of its own calls when that fails: the task ends with the error.
+
+        Called before ``claim``; ``failed`` may wait for a commit, which must fail then.
+        """
+
     def interrupt(self) -> None:  # noqa: B027 (to do nothing is the usual case)
         """End a commit that may wait for a long time: the task is to stop, and waits for it. Such a commit fails.
 

@@ -1143,7 +1143,7 @@ public class SinkRun implements SinkTaskContext {
   private volatile boolean wasCut;
   private volatile boolean wantsCommit;
   private volatile Thread caller;
-  private boolean isStarted;
+  private boolean isInitialized;
   /** Null: errors are not tolerated. */
   private final Letters letters;
 
@@ -1186,10 +1186,11 @@ public class SinkRun implements SinkTaskContext {
   public String open(String json) throws Exception {
     enter();
     try {
-      if (!isStarted) {
+      if (!isInitialized) {
+        // As in Kafka Connect, what start has opened is released by stop, also if start throws.
+        isInitialized = true;
         task.initialize(this);
         task.start(config);
-        isStarted = true;
       }
       List added = new ArrayList();
       Iterator each = ((List) Json.MAPPER.readValue(json, List.class)).iterator();
@@ -1429,7 +1430,11 @@ public class SinkRun implements SinkTaskContext {
     enter();
     try {
       checkWhole();
-      if (isIdle) task.put(new ArrayList());
+      try {
+        if (isIdle) task.put(new ArrayList());
+      } catch (RetriableException error) {
+        return "[]"; // it holds what it has, and is asked again
+      }
       wantsCommit = false;
       Map durable = task.preCommit(new HashMap(current));
       checkWhole();
@@ -1481,9 +1486,9 @@ public class SinkRun implements SinkTaskContext {
 
   void end() {
     try {
-      if (!isStarted) return;
+      if (!isInitialized) return;
       try {
-        task.close(new ArrayList(assigned));
+        if (!assigned.isEmpty()) task.close(new ArrayList(assigned));
       } finally {
         task.stop();
       }

@@ -204,6 +204,7 @@ class SparkTask(Task):
             if self._pipeline.dead_letters and isinstance(sink, DeadLetterSink):
                 source = source.tolerant().with_places()
                 sink.open_dead_letters(self._pipeline.dead_letters)
+            sink.report_failures(self._commit_failed)
             positions = sink.claim(owner, source.owns)
             self._opened = sink
             self._context.scratch.mkdir(parents=True, exist_ok=True)

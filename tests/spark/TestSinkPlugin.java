@@ -78,12 +78,14 @@ public class TestSinkPlugin extends SinkConnector {
         private int puts;
         private List<SinkRecord> refused;
         private final List<SinkRecord> unreported = new ArrayList<>();
+        private final List<SinkRecord> held = new ArrayList<>();
 
         @Override
         public void start(Map<String, String> config) {
             this.config = config;
             mode = config.getOrDefault("mode", "");
             note("start");
+            if (mode.equals("start throws")) throw new IllegalStateException("no licence");
         }
 
         private void note(String line) {
@@ -112,9 +114,14 @@ public class TestSinkPlugin extends SinkConnector {
         public void put(Collection<SinkRecord> records) {
             if (records.isEmpty()) {
                 if (mode.equals("pauses")) context.resume(context.assignment().toArray(new TopicPartition[0]));
+                if (!held.isEmpty()) write();
                 return;
             }
             puts++;
+            if (mode.startsWith("held")) {
+                held.addAll(records);
+                return;
+            }
             if (mode.startsWith("put ")) note(mode);
             if (mode.equals("put is busy")) throw new RetriableException("busy");
             if (mode.equals("put blocks") || mode.equals("put gives up")) {
@@ -137,6 +144,19 @@ public class TestSinkPlugin extends SinkConnector {
                 refused = null;
             }
             if (mode.equals("pauses") && puts == 1) context.pause(context.assignment().toArray(new TopicPartition[0]));
+            append(records);
+        }
+
+        /** What it held, when there are no other records. */
+        private void write() {
+            if (mode.equals("held, then busy") && puts++ == 1) throw new RetriableException("busy");
+            List<SinkRecord> all = new ArrayList<>(held);
+            held.clear();
+            if (mode.equals("held, then dropped")) throw new IllegalStateException("connection reset");
+            append(all);
+        }
+
+        private void append(Collection<SinkRecord> records) {
             for (SinkRecord each : records) {
                 if (mode.startsWith("reports") && each.kafkaOffset() % 3 == 1) {
                     report(each);
@@ -175,6 +195,7 @@ public class TestSinkPlugin extends SinkConnector {
                     return offsets; // as if they were durable
                 }
             }
+            if (!held.isEmpty()) return new HashMap<>();
             if (mode.equals("boasts")) {
                 Map<TopicPartition, OffsetAndMetadata> more = new HashMap<>();
                 offsets.forEach((at, offset) -> more.put(at, new OffsetAndMetadata(offset.offset() + 100)));

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from connectgroup.connector import Connector, PartitionOffset, Task, TaskContext
-from connectgroup.dataplane.errors import SourceError
+from connectgroup.dataplane.errors import SinkError, SourceError
 from connectgroup.dataplane.java_plugins import PLUGIN_PATH
 from connectgroup.errors import ConnectGroupError, PluginError
 from connectgroup.plugins import load_connector_class
@@ -1007,6 +1007,31 @@ def test_what_a_sink_plugin_throws_is_the_error_of_its_task(
     run = cluster.start(appending(tmp_path, kafka, topic_name, mode="throws"))
     assert "IllegalStateException: no room; cause: java.io.IOException: disk (at tests." in str(run.failure())
     assert group_offsets(kafka, topic_name) == [-1001], "nothing is committed"
+
+
+def test_sink_plugin_whose_start_throws_is_stopped(
+    cluster: Cluster, tmp_path: Path, kafka: str, topic_name: str
+) -> None:
+    """As in Kafka Connect: it releases what it has opened."""
+    put_records(kafka, topic_name, range(1))
+    with pytest.raises(SinkError, match=r"IllegalStateException: no licence \(at tests\."):
+        cluster.start(appending(tmp_path, kafka, topic_name, mode="start throws"))
+    assert notes(tmp_path) == ["start", "stop"]
+
+
+def test_sink_plugin_that_fails_while_there_are_no_records_gets_again_what_it_has_dropped(
+    cluster: Cluster, tmp_path: Path, kafka: str, topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In Kafka Connect the task fails, too. It must not commit what the plug-in does not have any more."""
+    monkeypatch.setattr("connectgroup.spark.sinks.connect.IDLE_S", 0.05)
+    put_records(kafka, topic_name, range(5))
+    run = cluster.start(appending(tmp_path, kafka, topic_name, mode="held, then dropped"))
+    assert "IllegalStateException: connection reset (at tests." in str(run.failure())
+    run.task.stop()
+    assert group_offsets(kafka, topic_name) == [-1001], "nothing is committed"
+    again = cluster.start(appending(tmp_path, kafka, topic_name, mode="held, then busy"), epoch=2)
+    again.wait(lambda: group_offsets(kafka, topic_name) == [5])
+    assert records_in(tmp_path) == [f"0 {n} k{n} {{n={n}}}" for n in range(5)]
 
 
 @pytest.mark.parametrize("mode", ["put is busy", "put blocks", "put gives up", "preCommit blocks"])

@@ -132,8 +132,9 @@ class ConnectSink(DeadLetterSink):
         self._file = Path(name)
         self._lock = threading.Lock()
         self._closing = threading.Event()
+        self._report_failure: Callable[[BaseException], None] = lambda error: None
         # These are changed under the lock. A task that has failed commits nothing any more.
-        self._has_failed = False
+        self._failure: BaseException | None = None
         self._opened: set[str] = set()
         self._committed: dict[str, int] = {}
         # Dead letters that are not durable yet, and those that are and that no batch has counted.
@@ -192,6 +193,8 @@ class ConnectSink(DeadLetterSink):
         task = self._task
         assert task is not None, "claim first"
         with self._lock:
+            if self._failure is not None:
+                raise self._failure
             new = {each.slice: int(each.start) for each in ranges if each.slice not in self._opened}
             if new:
                 self._opened.update(new)
@@ -220,10 +223,13 @@ class ConnectSink(DeadLetterSink):
                 if isinstance(dead_letters, DeadLetters):
                     dead_letters.extend(self._uncounted)
                     self._uncounted.clear()
-            except BaseException:
-                self._has_failed = True
+            except BaseException as error:
+                self._failure = error
                 raise
         return True
+
+    def report_failures(self, failed: Callable[[BaseException], None]) -> None:
+        self._report_failure = failed
 
     def interrupt(self) -> None:
         task = self._task
@@ -237,7 +243,7 @@ class ConnectSink(DeadLetterSink):
         if task is not None:
             if self._lock.acquire(timeout=1):
                 try:
-                    if not self._has_failed:
+                    if self._failure is None:
                         with suppress(Exception):
                             self._advance(task, is_idle=False)
                 finally:
@@ -249,18 +255,28 @@ class ConnectSink(DeadLetterSink):
         self._file.unlink(missing_ok=True)
 
     def _idle(self) -> None:
-        """Let a plug-in that holds records write them, also when there are no others."""
+        """Let a plug-in that holds records write them, also when there are no others.
+
+        If it fails, the task starts again at the committed offsets: the plug-in may have dropped what it held.
+        """
         while not self._closing.wait(IDLE_S):
             try:
                 with self._lock:
-                    if self._task is not None and not self._has_failed:
+                    if self._task is not None and self._failure is None:
                         self._advance(self._task, is_idle=True)
             except Exception as error:
+                if self._failure is not None:
+                    self._report_failure(error)
+                    return
                 logger.warning("%s: %s", self._owner, error)
 
     def _advance(self, task: JavaSinkTask, *, is_idle: bool) -> None:
         """Ask the plug-in up to where its records are durable, write the dead letters, and commit the offsets."""
-        durable = task.commit(is_idle=is_idle)
+        try:
+            durable = task.commit(is_idle=is_idle)
+        except SinkError as error:
+            self._failure = error
+            raise
         if self._producer is not None:
             assert self._owner is not None
             reported = [LetterRecord.of(self._owner, each) for each in task.letters()]
