@@ -83,6 +83,13 @@ A file that grows by members is read on behind those that were read: they contin
 line was read without a line feed, growth is an error. A line of a compressed file may have 256 MiB: a longer one, which may be a
 few kilobytes of the file, is an error or a dead letter. So is a CSV file whose header has more than 8 MiB.
 
+## Dead letters
+
+With `errors.tolerance=all`, a dead letter has connector, task, stage (`source`, `transform` or `sink`), place (file and line
+or byte, table and key, or topic, partition and offset), reason and record: what was read, or the row as JSON. In a topic, it is
+one JSON object. Key and headers of a record of Kafka are in the row as columns (`source.metadata`) or not at all; the place
+says where the record itself is. What a transformation or a sink connector in Java rejects has `key` and `headers` too, in a topic.
+
 ## What waits, and for how long
 
 | what | until | why |

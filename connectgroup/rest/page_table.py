@@ -155,6 +155,7 @@ def _connector(connector: DescribedConnector, rate: float | None) -> dict[str, A
         "lag": _lag(numbers),
         "dead_letters": sum(each.dead_letters for each in numbers),
         "errors": sum(each.errors for each in numbers),
+        "unfinished": sum(max(each.unfinished_files, 0) for each in numbers),
         "unreadable": sum(max(each.unreadable_files, 0) for each in numbers),
     }
 

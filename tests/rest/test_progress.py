@@ -181,12 +181,12 @@ def measured_group(*lags: Progress) -> DescribedGroup:
 def test_page_shows_the_lag_and_the_rate_of_all_tasks() -> None:
     group = measured_group(
         Progress(records_lag=5, records_written=9, records_per_minute=90),
-        Progress(records_lag=7, records_written=9, records_per_minute=30, bytes_lag=100),
+        Progress(records_lag=7, records_written=9, records_per_minute=30, bytes_lag=100, unfinished_files=1),
     )
     table = page_table(group, 0, before={}, rates={})
     assert table["connector/c"]["lag"] == [12, 100, None]
     assert table["connector/c"]["rows_per_s"] == 2.0
-    assert table["connector/c"]["dead_letters"] == 0
+    assert [table["connector/c"][name] for name in ("dead_letters", "unfinished", "unreadable")] == [0, 1, 0]
     assert (table["lag/0/c"], table["lag/1/c"]) == ([5, None, None], [7, 100, None])
     assert page_table(group, 0, before={}, rates={"c": 3.0})["connector/c"]["rows_per_s"] == 3.0
     unknown = page_table(measured_group(Progress()), 0, before={}, rates={})

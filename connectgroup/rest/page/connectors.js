@@ -113,7 +113,8 @@ function update(row, name, connector, model, actions) {
     connector.rows_per_s === null ? "" : `${connector.rows_per_s.toLocaleString("en")} rows/s`,
     lag && `lag ${lag}`,
     connector.dead_letters ? count(connector.dead_letters, "dead letter") : "",
-    connector.unreadable ? `${count(connector.unreadable, "unreadable file")}` : "",
+    connector.unfinished ? count(connector.unfinished, "unfinished file") : "",
+    connector.unreadable ? count(connector.unreadable, "unreadable file") : "",
     recent ? `${count(recent, "error")} within the last hour` : "",
   ];
   setText(rate, known.filter(Boolean).join(", "));
