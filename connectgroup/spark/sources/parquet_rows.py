@@ -205,10 +205,11 @@ def converted(rows: pa.Table, columns: Columns) -> pa.RecordBatch:
             if pa.types.is_string(field.type):
                 arrays[-1].validate(full=True)  # No writer is forced to write UTF-8.
         except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
-            why = " ".join(str(error).split())[:200]
+            why, name = " ".join(str(error).split())[:200], printable(column.name)
+            other = f"without {name}" if column.type == "STRING" else f"with {name} STRING"
             raise BadValue(
-                f"column {printable(column.name)} is {values.type} ({printable(why)}); allowed: {column.type}, each"
-                f" value exactly, or source.schema with {printable(column.name)} STRING"
+                f"column {name} is {values.type} ({printable(why)}); allowed: {column.type}, each value exactly, or"
+                f" source.schema {other}"
             ) from error
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
