@@ -254,6 +254,48 @@ def test_value_that_the_type_of_a_column_changes_is_an_error(
     assert DeltaTable(str(tmp_path / "t")).to_pyarrow_table().num_rows == len(kept)
 
 
+@pytest.mark.parametrize(
+    ("nest", "name"),
+    [
+        (lambda kind: (pa.struct({"x": kind}), lambda each: {"x": each}), "a.x"),
+        (lambda kind: (pa.list_(kind), lambda each: [each, None]), "a"),
+        (lambda kind: (pa.map_(pa.string(), kind), lambda each: [("k", each)]), "a.value"),
+        (lambda kind: (pa.list_(pa.struct({"x": pa.list_(kind)})), lambda each: [{"x": [each]}, None]), "a.x"),
+    ],
+    ids=["struct", "array", "map", "array of structs"],
+)
+@pytest.mark.parametrize(
+    ("stored", "kept", "changed"),
+    [
+        (pa.int32(), pa.array([1.0, None, -7.0]), pa.array([1.5])),
+        (pa.int64(), pa.array(["7", "-3"]), pa.array(["007"])),
+        (pa.int32(), pa.array([7, None]), pa.array([1 << 40])),
+        (pa.float64(), pa.array([0.5, None], pa.float32()), None),
+    ],
+    ids=["fraction", "notation", "range", "wider"],
+)
+def test_value_inside_of_another_that_the_type_of_the_table_changes_is_an_error(
+    tmp_path: Path, nest: Any, name: str, stored: pa.DataType, kept: pa.Array, changed: pa.Array | None
+) -> None:
+    def nested(values: pa.Array, kind: pa.DataType) -> pa.Table:
+        whole, wrapped = nest(kind)
+        # delta-rs converts the texts of a struct that is null, too, which is an error.
+        end = [] if pa.types.is_string(kept.type) else [None]
+        return pa.table({"a": pa.array([*map(wrapped, values.to_pylist()), *end], whole)})
+
+    write_deltalake(str(tmp_path / "t"), nested(pa.array([1], stored), stored))
+    before = DeltaTable(str(tmp_path / "t")).to_pyarrow_table()["a"].to_pylist()
+    with closing(sink_at(tmp_path / "t", (Column("a", str(nest(kept.type)[0]).upper()),))) as sink:
+        sink.claim(owner(1), every)
+        if changed is not None:
+            with pytest.raises(SinkError, match=rf"column {name}: .*; allowed: values of the type {stored}$"):
+                sink.commit(owner(1), span(0, 1), nested(changed, kept.type))
+        assert sink.commit(owner(1), span(0, 1), nested(kept, kept.type))
+    found = DeltaTable(str(tmp_path / "t")).to_pyarrow_table()["a"].to_pylist()
+    wanted = [*nested(kept.cast(stored), stored)["a"].to_pylist(), *before]
+    assert sorted(map(repr, found)) == sorted(map(repr, wanted))
+
+
 def test_positions_without_their_table_and_a_table_without_its_positions_are_errors(tmp_path: Path) -> None:
     """Anything else would write rows again."""
     path = tmp_path / "t"

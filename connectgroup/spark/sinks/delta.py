@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import decimal
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -61,9 +61,9 @@ class DeltaSink(Sink):
     """Appends rows to a Delta table in a directory: every reader of Delta tables sees each batch whole and once. The
     positions are in the table's directory ``_connectgroup``. Other writers may append, OPTIMIZE and VACUUM meanwhile.
     Columns of structs, arrays and maps are added to a new table with its first rows. A value that the type of its
-    column in an existing table would change (rounded, cut, the text 007 as a number) is an error; so are, in a column
-    of partitions, an empty text, which Delta has as null, and a negative decimal with a fraction. No column BINARY
-    can be one of partitions.
+    column in an existing table would change (rounded, cut, the text 007 as a number) is an error, also inside of a
+    struct, an array or a map; so are, in a column of partitions, an empty text, which Delta has as null, and a negative
+    decimal with a fraction. No column BINARY can be one of partitions.
     """
 
     Settings = DeltaSettings
@@ -188,24 +188,73 @@ def _fitted(rows: pa.Table, table: DeltaTable) -> pa.Table:
         if target is None or (target.name == field.name and target.type == field.type):
             continue
         values = rows.column(at)
-        if not pa.types.is_nested(field.type):
-            try:
-                # By way of texts: Arrow makes 0.1 of a DECIMAL(20,20) the number 0.09999999999999999.
-                is_inexact = pa.types.is_decimal(field.type) and pa.types.is_floating(target.type)
-                values = (decimal_texts(values) if is_inexact else values).cast(target.type)
-            except pa.ArrowException as error:
-                raise SinkError(
-                    f"{table.table_uri}: column {target.name}: {reason(error)}; allowed: values of the type"
-                    f" {target.type}"
-                ) from error
-            for before, after in _changed(rows.column(at), values):
-                raise SinkError(
-                    f"{table.table_uri}: column {target.name}: type {target.type} would store"
-                    f" {printable(str(after), limit=60)} instead of {printable(str(before), limit=60)}; allowed: values"
-                    f" of the type {target.type}"
-                )
+        if pa.types.is_nested(field.type):
+            for name, part, kind in _parts(values, target.type, target.name):
+                _cast(part, kind, name, table)  # delta-rs converts it
+        else:
+            values = _cast(values, target.type, target.name, table)
         rows = rows.set_column(at, target.name, values)
     return rows
+
+
+def _parts(
+    values: pa.ChunkedArray, target: pa.DataType, name: str
+) -> Iterator[tuple[str, pa.ChunkedArray, pa.DataType]]:
+    """Yield the values in structs, lists and maps that have another type in the table, with their name and that type.
+
+    Args:
+        target: the type of the whole in the table.
+        name: of the whole.
+    """
+    import pyarrow as pa
+
+    kind, types = values.type, pa.types
+    if kind == target:
+        return
+    if types.is_map(kind) and types.is_map(target):
+        pairs = [pa.list_(pa.struct({"key": each.key_type, "value": each.item_type})) for each in (kind, target)]
+        yield from _parts(values.cast(pairs[0]), pairs[1], name)
+    elif types.is_struct(kind) and types.is_struct(target):
+        for at, field in enumerate(kind):
+            if (found := target.get_field_index(field.name)) >= 0:
+                inner = [chunk.flatten()[at] for chunk in values.chunks]
+                parts = pa.chunked_array(inner, field.type), target.field(found).type
+                yield from _parts(*parts, f"{name}.{field.name}")
+    elif _is_list(kind) and _is_list(target):
+        items = pa.chunked_array([chunk.flatten() for chunk in values.chunks], kind.value_type)
+        yield from _parts(items, target.value_type, name)
+    else:
+        yield name, values, target
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
+
+
+def _cast(values: pa.ChunkedArray, kind: pa.DataType, name: str, table: DeltaTable) -> pa.ChunkedArray:
+    """Return values as a type of the table.
+
+    Raises:
+        SinkError: one would be changed.
+    """
+    import pyarrow as pa
+
+    try:
+        # By way of texts: Arrow makes 0.1 of a DECIMAL(20,20) the number 0.09999999999999999.
+        is_inexact = pa.types.is_decimal(values.type) and pa.types.is_floating(kind)
+        stored = (decimal_texts(values) if is_inexact else values).cast(kind)
+    except pa.ArrowException as error:
+        raise SinkError(
+            f"{table.table_uri}: column {name}: {reason(error)}; allowed: values of the type {kind}"
+        ) from error
+    for before, after in _changed(values, stored):
+        raise SinkError(
+            f"{table.table_uri}: column {name}: type {kind} would store {printable(str(after), limit=60)} instead of"
+            f" {printable(str(before), limit=60)}; allowed: values of the type {kind}"
+        )
+    return stored
 
 
 _HIVE_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
