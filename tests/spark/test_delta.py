@@ -353,6 +353,21 @@ def test_other_columns_need_auto_evolve(tmp_path: Path) -> None:
     assert table["c"].is_valid().to_pylist() == [True, False]
 
 
+def test_other_fields_of_a_struct_need_auto_evolve(tmp_path: Path) -> None:
+    path, columns = tmp_path / "t", (Column("s", "ARRAY<STRUCT<X:BIGINT,Y:BIGINT>>"),)
+    write_deltalake(str(path), pa.table({"s": [[{"x": 1}], None]}))
+    more = pa.table({"s": [[{"x": 2, "y": 3}]]})
+    with closing(sink_at(path, columns)) as sink:
+        sink.claim(owner(1), every)
+        with pytest.raises(SinkError, match=r"the table has no field s\.y; allowed: .*sink\.auto\.evolve true"):
+            sink.commit(owner(1), span(0, 1), more)
+    with closing(sink_at(path, columns, auto_evolve="true")) as sink:
+        sink.claim(owner(2), every)
+        sink.commit(owner(2), span(0, 1), more)
+    table = DeltaTable(str(path)).to_pyarrow_table()
+    assert sorted(table["s"].to_pylist(), key=repr) == [None, [{"x": 1, "y": None}], [{"x": 2, "y": 3}]]
+
+
 def test_column_that_a_table_has_lost_since_the_task_started_is_not_added_again(tmp_path: Path) -> None:
     path = tmp_path / "t"
     sink = sink_at(path)

@@ -6,6 +6,7 @@ import base64
 import datetime
 import json
 import math
+import re
 import sqlite3
 import uuid
 from decimal import Decimal
@@ -14,11 +15,12 @@ from typing import Any
 import pytest
 
 from connectgroup.connectors.pipeline import PipelineConnector
-from connectgroup.dataplane.columns import Column
-from connectgroup.dataplane.errors import SinkError
+from connectgroup.dataplane.columns import Column, from_ddl
+from connectgroup.dataplane.errors import SinkError, SourceError
 from connectgroup.errors import ConfigError
 from connectgroup.spark.converters import encoder, headers_of
 from connectgroup.spark.sinks.kafka import KafkaSink, KafkaSinkSettings, _check_forms
+from connectgroup.spark.sources.kafka_records import KafkaValues
 
 from .conftest import Bench, Run
 from .kafka_topics import make_topic, produce
@@ -293,6 +295,34 @@ def test_record_that_is_not_json_with_schemas_is_a_dead_letter(kafka: str, table
         ("source", f"{name}-0, offset {n}", bad[n - 1]) for n in range(1, len(bad) + 1)
     ]
     assert all("source.schema" in each[3] or "schema and payload" in each[3] for each in found)
+
+
+@pytest.mark.parametrize(
+    ("payload", "reason"),
+    [
+        ({"at": 10**15}, "at is a time outside of the years 1 to 9999; allowed: milliseconds since 1970, and days"),
+        ({"day": -(10**9)}, "day is a time outside of the years 1 to 9999; allowed: milliseconds since 1970, and days"),
+        ({"day": 1 << 40}, "day is a time outside of the years 1 to 9999; allowed: milliseconds since 1970, and days"),
+        ({"d": ""}, 'd is ""; allowed: DECIMAL(10,2) or null'),
+    ],
+)
+def test_value_that_no_column_has_is_an_error_with_its_reason(payload: dict[str, Any], reason: str) -> None:
+    """Java has no decimal of no bytes, either."""
+    import pyarrow as pa
+
+    columns = from_ddl("at TIMESTAMP, day DATE, d DECIMAL(10,2)")
+    values = KafkaValues(
+        fields=columns, metadata=(), codec=None, value_schemas=True, key_schemas=False, tolerant=False, timezone=""
+    )
+    schema = {"fields": [{"field": "d", "type": "bytes", "parameters": {"scale": "2"}}]}
+    written = [json.dumps({"schema": schema, "payload": each}).encode() for each in ({"at": -1, "day": -1}, payload)]
+    record = {"topic": ["t"] * 2, "partition": [0, 0], "offset": [5, 6], "value": written}
+    batch = pa.RecordBatch.from_pydict({f"connectgroup_{name}": part for name, part in record.items()})
+    at = datetime.datetime(1969, 12, 31, 23, 59, 59, 999_000, datetime.UTC)
+    assert values.rows(batch.slice(0, 1)).to_pylist() == [{"at": at, "day": at.date(), "d": None}]
+    message = f"t-0, offset 6: the value is not JSON with the fields of source.schema: {reason}"
+    with pytest.raises(SourceError, match=re.escape(message)):
+        values.rows(batch)
 
 
 def test_json_converter_writes_the_types_of_kafka_connect() -> None:

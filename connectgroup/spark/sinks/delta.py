@@ -110,7 +110,7 @@ class DeltaSink(Sink):
 
             # merge: columns that the rows lack are null, and those that the table lacks are added, if they may be.
             self._check_columns(table)
-            fitted = _fitted(rows, table)
+            fitted = _fitted(rows, table, adds_fields=self._settings.auto_evolve)
             _check_partitions(fitted, table)
             write_deltalake(table, fitted, mode="append", schema_mode="merge", commit_properties=properties)
 
@@ -174,7 +174,7 @@ def _may_be_partition(column: Column) -> bool:
     return column.type != "BINARY" and _arrow_type(column) is not None
 
 
-def _fitted(rows: pa.Table, table: DeltaTable) -> pa.Table:
+def _fitted(rows: pa.Table, table: DeltaTable, *, adds_fields: bool) -> pa.Table:
     """Return rows with the names and types of the table's columns.
 
     Raises:
@@ -190,7 +190,13 @@ def _fitted(rows: pa.Table, table: DeltaTable) -> pa.Table:
         values = rows.column(at)
         if pa.types.is_nested(field.type):
             for name, part, kind in _parts(values, target.type, target.name):
-                _cast(part, kind, name, table)  # delta-rs converts it
+                if kind is not None:
+                    _cast(part, kind, name, table)  # delta-rs converts it
+                elif not adds_fields:
+                    raise SinkError(
+                        f"{table.table_uri}: the table has no field {printable(name)}; allowed: a table with all fields"
+                        " of the source's structs, or sink.auto.evolve true"
+                    )
         else:
             values = _cast(values, target.type, target.name, table)
         rows = rows.set_column(at, target.name, values)
@@ -199,8 +205,9 @@ def _fitted(rows: pa.Table, table: DeltaTable) -> pa.Table:
 
 def _parts(
     values: pa.ChunkedArray, target: pa.DataType, name: str
-) -> Iterator[tuple[str, pa.ChunkedArray, pa.DataType]]:
-    """Yield the values in structs, lists and maps that have another type in the table, with their name and that type.
+) -> Iterator[tuple[str, pa.ChunkedArray, pa.DataType | None]]:
+    """Yield the values in structs, lists and maps that have another type in the table, with their name and that type;
+    without a type, if a struct of the table does not have them.
 
     Args:
         target: the type of the whole in the table.
@@ -216,10 +223,12 @@ def _parts(
         yield from _parts(values.cast(pairs[0]), pairs[1], name)
     elif types.is_struct(kind) and types.is_struct(target):
         for at, field in enumerate(kind):
-            if (found := target.get_field_index(field.name)) >= 0:
-                inner = [chunk.flatten()[at] for chunk in values.chunks]
-                parts = pa.chunked_array(inner, field.type), target.field(found).type
-                yield from _parts(*parts, f"{name}.{field.name}")
+            inner, path = [chunk.flatten()[at] for chunk in values.chunks], f"{name}.{field.name}"
+            part, found = pa.chunked_array(inner, field.type), target.get_field_index(field.name)
+            if found < 0:
+                yield path, part, None
+            else:
+                yield from _parts(part, target.field(found).type, path)
     elif _is_list(kind) and _is_list(target):
         items = pa.chunked_array([chunk.flatten() for chunk in values.chunks], kind.value_type)
         yield from _parts(items, target.value_type, name)

@@ -17,6 +17,7 @@ from ...dataplane.columns import Column as FieldColumn, Columns, to_arrow, to_dd
 from ...dataplane.dead_letters import ERROR_COLUMN, PLACE_COLUMN, error_text
 from ...dataplane.errors import SourceError
 from ...gc_tuning import no_collections
+from ...protocol.units import printable
 from ..avro import AvroCodec
 from ..converters import HEADERS_TYPE, ConverterSettings
 from .json_values import (
@@ -321,11 +322,14 @@ class KafkaValues:
         small = may_be_small(b"\n".join(present))
         arrays = self._written.arrays(rows, lambda: payloads(exact=True), may_be_small=small)
         for at, column in enumerate(self.fields):
-            if column.type == "TIMESTAMP":
-                arrays[at] = arrays[at].cast(pa.timestamp("ms", tz="UTC")).cast(pa.timestamp("us", tz="UTC"))
-            elif column.type == "DATE":
-                arrays[at] = arrays[at].cast(pa.int32()).cast(pa.date32())
-            check_years(arrays[at])
+            try:
+                if column.type == "TIMESTAMP":
+                    arrays[at] = arrays[at].cast(pa.timestamp("ms", tz="UTC")).cast(pa.timestamp("us", tz="UTC"))
+                elif column.type == "DATE":
+                    arrays[at] = arrays[at].cast(pa.int32()).cast(pa.date32())
+                check_years(arrays[at])
+            except (pa.ArrowException, OverflowError) as error:
+                raise _NoTime(column.name) from error
         return arrays
 
     def _plain(self, payload: Mapping[str, Any], schema: Any) -> Mapping[str, Any]:
@@ -345,6 +349,9 @@ class KafkaValues:
         """Return why a record cannot be read, and what is allowed."""
         if isinstance(error, _NoSchema):
             return _NO_SCHEMA.format(name=error.name)
+        if isinstance(error, _NoTime):
+            what = f"{printable(str(error))} is a time outside of the years 1 to 9999"
+            return f"{_NOT_THE_FIELDS}{what}; allowed: milliseconds since 1970, and days for a DATE"
         if self.codec is not None:
             return f"{error}; {_AVRO}"
         try:
@@ -370,6 +377,10 @@ class _NoSchema(ValueError):
     def __init__(self, name: str = "value") -> None:
         super().__init__(name)
         self.name = name
+
+
+class _NoTime(ValueError):
+    """A number is no time of a column; carries its name."""
 
 
 def _payload(whole: Mapping[str, Any], name: str = "value") -> Any:
@@ -413,7 +424,10 @@ def _number(value: Any, schema: Mapping[str, Any]) -> Any:
     # A longer text or a larger scale costs time, and no column holds it.
     if len(value) > _MAX_DIGITS or abs(scale) > _MAX_DIGITS:
         raise ValueError("too many digits")
-    unscaled = int.from_bytes(base64.b64decode(value, validate=True), "big", signed=True)
+    data = base64.b64decode(value, validate=True)
+    if not data:
+        raise ValueError("a number without bytes")
+    unscaled = int.from_bytes(data, "big", signed=True)
     return decimal.Decimal(unscaled).scaleb(-scale, decimal.Context(prec=10 * _MAX_DIGITS))
 
 
