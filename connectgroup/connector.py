@@ -181,6 +181,12 @@ class Task(ABC):
             Exception: any other error; it is logged as one line, and the task is retried after a back-off.
         """
 
+    def interrupt_start(self) -> None:  # noqa: B027 (to do nothing is the usual case)
+        """End a ``start`` that may wait for a long time: the task is to stop, and waits for it. It may fail then.
+
+        Called from another thread while ``start`` is under way, or before; maybe twice.
+        """
+
     @abstractmethod
     def stop(self) -> None:
         """Stop the work; after this returns, the task no longer writes. Called once; may drain.

@@ -141,9 +141,9 @@ class Sink(ABC):
         """
 
     def interrupt(self) -> None:  # noqa: B027 (to do nothing is the usual case)
-        """End a commit that may wait for a long time: the task is to stop, and waits for it. Such a commit fails.
+        """End a claim or a commit that may wait for a long time: the task is to stop, and waits for it. It fails then.
 
-        Called from another thread, before ``close``.
+        Called from another thread, before ``close``; maybe more than once, and before ``claim``.
         """
 
     @abstractmethod

@@ -175,6 +175,7 @@ class SparkTask(Task):
         self._cause: BaseException | None = None
         self._query: StreamingQuery | Triggered | None = None
         self._opened: Sink | None = None
+        self._start_is_interrupted = False
         self.commits = CommitQueue(f"commit {context.unit}", self._commit_failed)
         self._remote: RemoteSession | None = None
         self._watcher: threading.Thread | None = None
@@ -205,8 +206,10 @@ class SparkTask(Task):
                 source = source.tolerant().with_places()
                 sink.open_dead_letters(self._pipeline.dead_letters)
             sink.report_failures(self._commit_failed)
-            positions = sink.claim(owner, source.owns)
             self._opened = sink
+            if self._start_is_interrupted:
+                sink.interrupt()
+            positions = sink.claim(owner, source.owns)
             self._context.scratch.mkdir(parents=True, exist_ok=True)
             checkpoint = Path(tempfile.mkdtemp(prefix="checkpoint-", dir=self._context.scratch))
             publisher = source.publisher(owner, positions)
@@ -243,6 +246,7 @@ class SparkTask(Task):
                     self._query.stop()
                 self._query = None
             self.commits.wait()
+            self._opened = None
             sink.close()
             self._close_session()
             if publisher is not None:
@@ -253,6 +257,12 @@ class SparkTask(Task):
                 raise root_cause(error) from error
             raise
         self._watcher = watcher
+
+    def interrupt_start(self) -> None:
+        self._start_is_interrupted = True
+        sink = self._opened
+        if sink is not None:
+            sink.interrupt()
 
     def stop(self) -> None:
         self._stopping.set()

@@ -32,6 +32,10 @@ class UnitRun:
     supervisor: asyncio.Task[None] | None = None
     start: Call[Task] | None = None
     """The last start call; withdrawn if it has not begun when the run must stop."""
+    starting: Task | None = None
+    """The task whose ``start`` is under way; changed by the thread of the call."""
+    interrupting: asyncio.Task[None] | None = None
+    """The call of its ``interrupt_start``."""
     rows: int = 0
     stop_error: BaseException | None = None
     secrets: dict[str, str] = field(default_factory=dict)

@@ -248,6 +248,9 @@ class TaskRunner:
                     run.stop()
                     if run.start is not None:
                         self._pool.withdraw(run.start)
+                    task = run.starting
+                    if task is not None and type(task).interrupt_start is not Task.interrupt_start:
+                        run.interrupting = asyncio.create_task(self._interrupt_start(unit, task))
                     self._ending.setdefault(unit, []).append(run)
                     run.supervisor.add_done_callback(partial(self._ended, run))
                 # Also wait for runs that another call is stopping.
@@ -266,6 +269,13 @@ class TaskRunner:
         if failed:
             error = next(iter(failed.values()))
             raise UnitsNotStopped(frozenset(failed), describe(error)) from error
+
+    async def _interrupt_start(self, unit: Unit, task: Task) -> None:
+        """Have a task end its start, for which the stop waits."""
+        try:
+            await off_loop(f"interrupt {unit}", task.interrupt_start)
+        except Exception as error:
+            logger.error("%s: interrupt_start raised: %s", unit, describe(error))
 
     def _ended(self, run: UnitRun, supervisor: asyncio.Task[None]) -> None:
         unit = run.grant.unit
@@ -411,7 +421,9 @@ class TaskRunner:
             task: Task | None = None
             run.fenced = connector.fenced
             try:
-                task = connector.task(self._usable(run, cls, grant.config), context)
+                task = run.starting = connector.task(self._usable(run, cls, grant.config), context)
+                if run.stopping:  # since before the task was there to be interrupted
+                    task.interrupt_start()
                 task.start()
             except BaseException:
                 # The remains of a start that failed half-way must not continue to write. The error of the start
@@ -419,6 +431,8 @@ class TaskRunner:
                 with contextlib.suppress(Exception):
                     end(task)
                 raise
+            finally:
+                run.starting = None
             return task
 
         def end(task: Task | None) -> None:

@@ -86,6 +86,13 @@ public class TestSinkPlugin extends SinkConnector {
             mode = config.getOrDefault("mode", "");
             note("start");
             if (mode.equals("start throws")) throw new IllegalStateException("no licence");
+            if (mode.equals("start blocks")) {
+                try {
+                    Thread.sleep(3_600_000);
+                } catch (InterruptedException stopped) {
+                    throw new IllegalStateException(stopped);
+                }
+            }
         }
 
         private void note(String line) {

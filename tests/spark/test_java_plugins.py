@@ -1019,6 +1019,31 @@ def test_sink_plugin_whose_start_throws_is_stopped(
     assert notes(tmp_path) == ["start", "stop"]
 
 
+@pytest.mark.parametrize("is_early", [False, True])
+def test_start_of_a_sink_plugin_that_blocks_ends_when_its_task_is_to_stop(
+    cluster: Cluster, tmp_path: Path, kafka: str, topic_name: str, is_early: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may wait for a database that is away: its worker could not revoke the task, and would be removed."""
+    monkeypatch.setattr("connectgroup.spark.connect_runtime.STOP_BOUND_MS", 300)
+    put_records(kafka, topic_name, range(1))
+    errors: list[Exception] = []
+
+    def start() -> None:
+        try:
+            cluster.start(appending(tmp_path, kafka, topic_name, mode="start blocks"))
+        except SinkError as error:
+            errors.append(error)
+
+    starting = threading.Thread(target=start, daemon=True)
+    starting.start()
+    wait(lambda: bool(cluster.runs) and (is_early or notes(tmp_path) == ["start"]))
+    cluster.runs[0].task.interrupt_start()
+    starting.join(120)
+    assert not starting.is_alive()
+    assert len(errors) == 1
+    assert notes(tmp_path)[-1] == "stop"
+
+
 def test_sink_plugin_that_fails_while_there_are_no_records_gets_again_what_it_has_dropped(
     cluster: Cluster, tmp_path: Path, kafka: str, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

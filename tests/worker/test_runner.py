@@ -13,6 +13,7 @@ from connectgroup.connector import Config, Connector, Task, TaskContext
 from connectgroup.errors import PluginError
 from connectgroup.member.actions import Grant
 from connectgroup.protocol.messages.heartbeat import TaskStatus
+from connectgroup.protocol.records.connect import UnitState
 from connectgroup.protocol.units import Unit
 from connectgroup.testing.virtual_time import Gate
 from connectgroup.worker.runner import TaskRunner
@@ -70,6 +71,54 @@ async def test_hung_stop_of_an_earlier_grant_does_not_delay_a_later_one(tmp_path
         assert Stuck.stops == 2
     finally:
         Stuck.gate.open()
+
+
+class WaitingTask(Task):
+    """Its start waits for a system that is away."""
+
+    def __init__(self) -> None:
+        self.gate = Gate()
+
+    def start(self) -> None:
+        Waiting.starts += 1
+        self.gate.wait()
+        raise OSError("interrupted")
+
+    def interrupt_start(self) -> None:
+        self.gate.open()
+
+    def stop(self) -> None:
+        pass
+
+
+class Waiting(Connector):
+    starts = 0
+
+    def task_configs(self, limit: int) -> Sequence[Config]:
+        return [{}]
+
+    def task(self, config: Config, context: TaskContext) -> Task:
+        return WaitingTask()
+
+
+async def test_stop_of_a_task_interrupts_its_start(tmp_path: Path) -> None:
+    """Otherwise the start of one task would exceed the rebalance timeout, and take its worker's other tasks with it."""
+
+    async def publish(name: str, epoch: int, configs: Sequence[Config]) -> None:
+        raise AssertionError("this test runs no connector")
+
+    reports: list[TaskStatus] = []
+    runner = TaskRunner(
+        "a", RunnerSettings(scratch=tmp_path), load_class=lambda name: Waiting, publish=publish, report=reports.append
+    )
+    await runner.start([Grant(unit=UNIT, owner_epoch=5)])
+    for _ in range(600):
+        if Waiting.starts:
+            break
+        await asyncio.sleep(0.1)
+    await asyncio.wait_for(runner.stop(frozenset({UNIT})), 30)
+    assert Waiting.starts == 1
+    assert not [each for each in reports if each.state is UnitState.FAILED], "it was to stop"
 
 
 class WritingTask(Task):

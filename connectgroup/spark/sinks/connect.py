@@ -132,6 +132,7 @@ class ConnectSink(DeadLetterSink):
         self._file = Path(name)
         self._lock = threading.Lock()
         self._closing = threading.Event()
+        self._is_interrupted = False
         self._report_failure: Callable[[BaseException], None] = lambda error: None
         # These are changed under the lock. A task that has failed commits nothing any more.
         self._failure: BaseException | None = None
@@ -167,7 +168,13 @@ class ConnectSink(DeadLetterSink):
         self._task = JavaSinkTask(config, self._transforms, is_tolerant=bool(self._dead_letters))
         names = [name for name in _partitions(self._group, settings.topics) if is_mine(name)]
         self._opened.update(names)
-        positions |= self._task.open({name: positions.get(name) for name in names})
+        if self._is_interrupted:  # since before the plug-in was there to be interrupted
+            self.interrupt()
+        try:
+            positions |= self._task.open({name: positions.get(name) for name in names})
+        except BaseException as error:
+            self._failure = error
+            raise
         self._committed = dict(positions)
         threading.Thread(target=self._idle, name=f"idle {owner}", daemon=True).start()
         return positions
@@ -232,6 +239,7 @@ class ConnectSink(DeadLetterSink):
         self._report_failure = failed
 
     def interrupt(self) -> None:
+        self._is_interrupted = True
         task = self._task
         if task is not None:
             with suppress(Exception):  # of a Java that has ended
