@@ -51,7 +51,7 @@ class LocalGroup:
             coordinator=CoordinatorConfig(
                 port=0,
                 data=root / "groups.sqlite",
-                session_timeout_ms=4_000,
+                session_timeout_ms=8_000,  # no live worker loses its session on a busy machine
                 heartbeat_interval_ms=1_000,
                 scheduled_rebalance_max_delay_ms=1_000,
             ),

@@ -90,8 +90,12 @@ def test_worker_killed_during_a_commit_is_succeeded(cluster: LocalGroup, scene: 
         cluster.wait(f"the end of all that {victim} started", lambda: not _alive(below))
     scene.wait_for_rows()
     assert victim not in cluster.members()
-    rebalances = [cause for rebalance in cluster.describe().rebalances for cause in rebalance.causes]
-    assert f"{victim} died (SIGKILL)" in rebalances, "known at once, without a session timeout (PD-11)"
+
+    def causes() -> list[str]:
+        return [cause for rebalance in cluster.describe().rebalances for cause in rebalance.causes]
+
+    # Known at once, without a session timeout (PD-11).
+    cluster.wait("the cause of the rebalance", lambda: f"{victim} died (SIGKILL)" in causes())
     for pipe in scene.pipes:
         cluster.wait(f"all of {pipe.name}", partial(cluster.is_running, pipe.name, pipe.tasks))
         for unit, epoch in grants.items():
