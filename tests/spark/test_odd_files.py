@@ -111,6 +111,28 @@ def test_line_longer_than_a_batch_is_a_dead_letter(tmp_path: Path, form: str) ->
         Reader(tmp_path, format=form, max_bytes_per_batch=1024, **schema).read()
 
 
+def test_lines_of_a_file_with_many_bad_ones_are_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not again for each batch, and not those of a file that had the inode before."""
+    size, read = 0, parts.read_bytes_of
+
+    def counted(descriptor: int, path: Path, start: int, end: int) -> bytes:
+        nonlocal size
+        size += end - start
+        return read(descriptor, path, start, end)
+
+    monkeypatch.setattr(parts, "read_bytes_of", counted)
+    for lines in (40, 30):
+        batch = "".join(f"{n},{'x' * 20}\n" for n in range(lines)) + "bad\n"
+        write(tmp_path / "a.csv", "a,b\n" + batch * 100)
+        size = 0
+        reader = Reader(tmp_path, tolerant=True, schema="a INT, b STRING", max_bytes_per_batch=1024)
+        rows, errors = reader.read()
+        assert len(rows) == 100 * lines
+        numbers = [int(re.findall(r", line (\d+) ", error["place"])[0]) for error in errors]
+        assert numbers == [1 + (lines + 1) * n for n in range(1, 101)]
+        assert size < 4 * (tmp_path / "a.csv").stat().st_size
+
+
 def test_long_line_that_has_no_end_is_counted(tmp_path: Path) -> None:
     write(tmp_path / "a", "y" * 5_000)
     reader = Reader(tmp_path, tolerant=True, format="text", max_bytes_per_batch=1024)

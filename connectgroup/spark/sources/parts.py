@@ -52,6 +52,10 @@ MAX_PACKED_LINE_BYTES: Final = 256 << 20
 """Upper bound on a line of a compressed file: the largest source.max.bytes.per.batch, which is that of other files. A
 kilobyte may be a gigabyte when it is decompressed."""
 _EVOLVE_TOTAL_BYTES: Final = 256 << 20
+_MAX_PLACES: Final = 1_000
+_last_places: Final[dict[tuple[int, int], tuple[int, int, bytes]]] = {}
+"""Of files with bad lines, by device and inode: an offset, the lines before it and the last bytes before it. To count
+all lines again for each batch with a bad one would take quadratic time. Changed by ``_Part``."""
 
 
 def read_range(root: Path, wanted: Range, columns: Columns, dialect: LineDialect) -> pa.RecordBatch:
@@ -162,12 +166,21 @@ class _Part:
         return self.parser.error(str(self._place_of(start)), reason, f"{text}...")
 
     def _place_of(self, offset: int) -> LinePlace:
-        """Return a place with its number of lines."""
-        place = LinePlace(path=self.path, encoding=self.wide)
+        """Return a place with its number of lines: those behind the last place that this process has looked for."""
+        descriptor = self.file.fileno()
+        found = os.fstat(descriptor)
+        place, file = LinePlace(path=self.path, encoding=self.wide), (found.st_dev, found.st_ino)
+        at, line, before = _last_places.get(file, (0, 0, b""))
+        # A file may be written anew, and an inode is used again.
+        if at <= offset and _bytes_before(descriptor, at) == before:
+            place = replace(place, offset=at, line=line)
         while place.offset < offset:
             end = min(offset, place.offset + CHUNK_BYTES)
-            data = read_bytes_of(self.file.fileno(), self.path, place.offset, end)
+            data = read_bytes_of(descriptor, self.path, place.offset, end)
             place = place.after(in_utf8(data, self.wide) if self.wide else data)
+        if len(_last_places) >= _MAX_PLACES:
+            _last_places.clear()
+        _last_places[file] = offset, place.line, _bytes_before(descriptor, offset)
         return place
 
     def compressed(self, codec: str, tolerant: bool) -> Iterator[pa.RecordBatch]:
@@ -315,6 +328,11 @@ class _Part:
         head = unfinished if codec_of(self.wanted.slice) else self._head()
         text = printable(head.decode(errors="replace").strip(), limit=200)
         return self.parser.error(place, reason, text)
+
+
+def _bytes_before(descriptor: int, offset: int) -> bytes:
+    start = max(0, offset - _SHOWN_BYTES)
+    return os.pread(descriptor, offset - start, start)
 
 
 def _of_text(dialect: LineDialect) -> LineDialect:
