@@ -361,7 +361,8 @@ class LeasedLog(SharedLog):
             epochs = max(0, self._known[0] - row.epoch) + RESTORED_EPOCHS
         self._openings += 1
         holder = f"{self._process}:{self._openings}"
-        sent_s = asyncio.get_running_loop().time()
+        clock = asyncio.get_running_loop().time
+        sent_s = clock()
         try:
             taken = await _answered(
                 self.store.take(
@@ -374,6 +375,11 @@ class LeasedLog(SharedLog):
                 ),
                 self.store.name,
             )
+            if taken is not None and clock() > sent_s + self.own_lease_s / 2:
+                # A store may fence and read for long before it writes: do not take the log again because of that.
+                sent_s = clock()
+                if not await _answered(self.store.renew(holder, taken[1]), self.store.name):
+                    taken = None
         except asyncio.CancelledError:
             await self.release(holder)  # this coordinator is stopped: the next one need not wait for the lease
             raise

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
+from random import Random
+from typing import Any
 
 import pytest
 
 pytest.importorskip("confluent_kafka", reason="the extra 'kafka' is not installed")
 
 from connectgroup.log import leased
-from connectgroup.log.leased import LeasedLog
+from connectgroup.log.leased import LeasedLog, OwnerRow
+from connectgroup.testing.contracts.log import member
 from tests.volume import volume
 
-from .loop import simulated
-from .shared import SharedRun, run_shared
+from .loop import Node, SimulatedLoop, simulated
+from .shared import Database, SharedRun, SimulatedStore, run_shared
 
 SEEDS = volume(8, 100)
 
@@ -38,6 +42,31 @@ def test_coordinators_of_one_log_never_serve_at_the_same_time_and_lose_nothing()
     }
     assert rare <= reached.keys(), reached
     assert all(run.acknowledged for run in runs)
+
+
+class SlowStore(SimulatedStore):
+    """A store of which it takes 4 s to fence the former owner and to read the log, before it writes the new one."""
+
+    async def take(self, seen: OwnerRow, **named: Any) -> tuple[int, int] | None:
+        await asyncio.sleep(4.0)
+        return await super().take(seen, **named)
+
+
+def test_owner_whose_lease_would_be_over_before_it_is_written_serves() -> None:
+    """It would take the log again and again otherwise. The lease is 3 s: others wait from when they see the owner."""
+    with simulated():
+        loop = SimulatedLoop()
+        database = Database(Random(1), lambda what: None, faulty=False)
+
+        async def serve() -> None:
+            log = LeasedLog(SlowStore(database, loop))
+            await log.open()
+            await log.append([member("a")])
+            await log.close()
+
+        loop.run_until_complete(loop.create_task(serve(), context=Node("a", "seed 1").context))
+        loop.close()
+    assert (database.owner.epoch, len(database.rows)) == (1, 1)
 
 
 def is_found() -> bool:
