@@ -369,6 +369,33 @@ def test_partition_with_smaller_keys_that_is_attached_is_an_error(database: str,
         reader.read()
 
 
+@pytest.mark.parametrize("restarts", [True, False])
+@pytest.mark.parametrize(
+    ("kind", "other", "value", "anew"),
+    [
+        ("numeric(10,2)", "numeric(12,4)", "0.1", "0.2"),
+        ("float4", "float8", "0.1", "0.2"),
+        ("bool", "text", "true", "false"),
+        ("date", "timestamp", "'2024-02-29'", "'2024-03-01'"),
+    ],
+)
+def test_table_whose_column_gets_another_type_is_read_on(
+    database: str, kind: str, other: str, value: str, anew: str, restarts: bool
+) -> None:
+    """PostgreSQL writes all rows anew, with other texts. A task that runs on may have to start again for the type."""
+    run(database, f"CREATE TABLE t (id SERIAL PRIMARY KEY, a {kind})", f"INSERT INTO t (a) VALUES ({value}), ({value})")
+    reader = Reader(table(database))
+    assert reader.keys() == [1, 2]
+    run(database, f"ALTER TABLE t ALTER a TYPE {other}", f"INSERT INTO t (a) VALUES ({value})")
+    if restarts or kind in ("bool", "date"):
+        reader = Reader(table(database), reader.at)
+    assert reader.keys() == [3]
+    assert reader.keys() == []
+    run(database, "TRUNCATE t RESTART IDENTITY", f"INSERT INTO t (a) SELECT {anew} FROM generate_series(1, 9)")
+    with pytest.raises(SourceError, match="rows below the key 4 were read; allowed: keys that only grow"):
+        reader.read()
+
+
 def test_table_that_is_only_reorganized_or_loses_rows_is_read_on(database: str) -> None:
     fill = "INSERT INTO t (v) SELECT 'x' FROM generate_series(1, 10)"
     run(database, "CREATE TABLE t (id BIGSERIAL PRIMARY KEY, v TEXT)", fill)

@@ -106,17 +106,18 @@ class PostgresTableSettings(TableSourceSettings):
 
 
 class PostgresTableSource(TableSource):
-    """The rows of a table of PostgreSQL, by a growing integer column, in the order of the keys: a row that is
-    committed late, because its transaction was open for long, delays the rows behind it. A table, its partitions
-    and children, or a view of these; not a hot standby, whose writers are on another server, nor a materialized
-    view. Keys that begin again, and a table that was emptied or made anew and filled again, also behind a view, are
-    errors; if rows were only deleted and others inserted with their keys, the first row and the last one that was
-    read must differ from the former ones. A row that changes after it was read is not read again, and one that a
-    view shows only later, when greater keys were read, is not read. A sequence with CACHE above 1, a foreign table
-    and a table that a subscription fills need `source.settle.ms`. Numbers of type numeric, arrays and all other
-    types that the table of types lacks are STRING. Timestamps without a time zone count as UTC; years are 1 to 9999.
-    With `errors.tolerance=all`, a row that does not fit its columns, such as one with the date infinity, is a dead
-    letter.
+    """The rows of a table of PostgreSQL, by a growing integer column, in the order of the keys: a row that is committed
+    late, because its transaction was open for long, delays the rows behind it. A table, its partitions and children, or
+    a view of these; not a hot standby, whose writers are on another server, nor a materialized view. Keys that begin
+    again, and a table that was emptied or made anew and filled again, also behind a view, are errors; if rows were only
+    deleted and others inserted with their keys, the first row and the last one that was read must differ from the
+    former ones. A row that changes after it was read is not read again, and one that a view shows only later, when
+    greater keys were read, is not read. A sequence with CACHE above 1, a foreign table and a table that a subscription
+    fills need `source.settle.ms`. Numbers of type numeric, arrays and all other types that the table of types lacks are
+    STRING. Timestamps without a time zone count as UTC; years are 1 to 9999. A task reads columns with the types that
+    they had when it started: if one is altered, a value that does not fit is an error, and the task starts again on the
+    new type. With `errors.tolerance=all`, a row that does not fit its columns, such as one with the date infinity, is a
+    dead letter.
     """
 
     Settings = PostgresTableSettings
@@ -206,6 +207,14 @@ class PostgresTableSource(TableSource):
         query = f"SELECT md5(ROW({names})::text) FROM {_table(self.settings)} WHERE {sql_name(column)} = ? LIMIT 1"
         found = _run(self._kept(), query, key)
         return str(found[0][0]) if found else None
+
+    def types(self) -> str:
+        query = (
+            "SELECT coalesce(md5(string_agg(format_type(atttypid, atttypmod), ',' ORDER BY attnum)), '')"
+            " FROM pg_attribute WHERE attrelid = to_regclass(?) AND attnum > 0 AND attname = ANY(?::text[])"
+        )
+        names = [column.name for column in self.columns]
+        return str(_run(self._kept(), query, _table(self.settings), names)[0][0])
 
     def deleted(self) -> int:
         # A session reports what it has done when it is idle or ends; a snapshot of the statistics would hide it.

@@ -137,6 +137,10 @@ class TableSource(SlicedSource):
     def digest(self, key: int) -> str | None:
         """Return a digest of the row with a key; None without one."""
 
+    def types(self) -> str:
+        """Return a text that differs if a column has another type in the database; empty: not known."""
+        return ""
+
     def deleted(self) -> int | None:
         """Return how many rows of the table were deleted so far; None if it is not known."""
         return None

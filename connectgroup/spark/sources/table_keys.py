@@ -62,6 +62,7 @@ class TableMark:
         row: digest of the last row that was read.
         lowest, first: the lowest key and the digest of its row; ``None`` and empty: not known.
         deleted: how many rows of the table had been deleted; ``None``: not known.
+        types: differs if one of the columns had another type in the database; empty: not known.
     """
 
     table: str
@@ -72,6 +73,7 @@ class TableMark:
     lowest: int | None = None
     first: str = ""
     deleted: int | None = None
+    types: str = ""
 
     @classmethod
     def from_metadata(cls, text: str) -> TableMark | None:
@@ -114,6 +116,9 @@ class Table(Protocol):
 
     def digest(self, key: int) -> str | None:
         """Return a digest of the row with a key; None without one."""
+
+    def types(self) -> str:
+        """Return a text that differs if a column has another type; empty: not known."""
 
     def deleted(self) -> int | None:
         """Return how many rows were deleted so far; None if it is not known."""
@@ -230,7 +235,7 @@ class Keys:
                 return True
             self._suspicion = None if time.monotonic() > until_s else self._suspicion
         row = self._source.digest(last)
-        if row == mark.row or mark.columns != self._column_names:
+        if row == mark.row or self._has_other_columns(mark):
             return False
         first = None if mark.lowest is None else self._source.digest(mark.lowest)
         if first is not None and first != mark.first and mark.deleted is not None:
@@ -257,10 +262,16 @@ class Keys:
         return self._source.has_at_most(deleted - before, last)
 
     def _is_another_row(self, key: int, mark: TableMark) -> bool:
-        if mark.columns != self._column_names:
+        if self._has_other_columns(mark):
             return False
         digest = self._source.digest(key)
         return digest is not None and digest != mark.row
+
+    def _has_other_columns(self, mark: TableMark) -> bool:
+        """Whether digests of rows cannot be compared, as the columns are others, or one of them has another type."""
+        if mark.columns != self._column_names:
+            return True
+        return bool(mark.types) and mark.types != self._source.types()
 
     @property
     def _column_names(self) -> str:
@@ -277,6 +288,7 @@ class Keys:
             lowest=seen.lowest,
             first="" if seen.lowest is None else self._source.digest(seen.lowest) or "",
             deleted=self._source.deleted(),
+            types=self._source.types(),
         )
         self._marks[name] = last + 1, mark
         return Position(last + 1, mark.metadata())
