@@ -48,6 +48,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
+from connectgroup.log.kafka import store as kafka_store
 from connectgroup.log.kafka.records import OWNER_KEY, OwnerState, Standby, encode_owner, encode_row, encode_standby
 from connectgroup.log.kafka.store import FENCES, KafkaStore
 from connectgroup.log.kafka.topic import Tail, check_settings
@@ -409,12 +410,14 @@ class Fences(list[str]):
     ``before`` or ``after`` the commit.
 
     Attributes:
-        readers: how often the topic was read from its beginning.
+        readers: how often a reader of the topic was made.
+        read: how many records were read.
     """
 
     def __init__(self, broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__()
-        self.readers, fences = 0, self
+        self.readers = self.read = 0
+        fences = self
 
         def fence() -> None:
             settings = {"bootstrap.servers": broker.bootstrap, "transactional.id": f"connectgroup-log-{topic}"}
@@ -437,6 +440,11 @@ class Fences(list[str]):
             def __init__(self, *given: Any, **named: Any) -> None:
                 fences.readers += 1
                 super().__init__(*given, **named)
+
+            def consume(self, *given: Any, **named: Any) -> list[Any]:
+                found = super().consume(*given, **named)
+                fences.read += len(found)
+                return found
 
         monkeypatch.setattr(confluent_kafka, "Producer", Fenced)
         monkeypatch.setattr(confluent_kafka, "Consumer", Reader)
@@ -479,6 +487,32 @@ async def test_owner_that_was_fenced_by_others_that_did_not_take_the_log_goes_on
     again, _ = log_at(broker, topic)
     async with opened(again):  # it does not wait for the lease
         assert await contents(again) == [member("a"), member("b"), member("c")]
+
+
+async def test_owner_of_long_standing_reads_what_is_new(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its renewals of some days would take longer than its lease, when someone asks who stands by."""
+    topic = new_topic()
+    (log, _), (standby, _) = log_at(broker, topic, lease_s=LONG_S), log_at(broker, topic)
+    upcoming = Fences(broker, topic, monkeypatch)
+    async with opened(log):
+        await log.append([member("a")])
+        renewal = [each for each in committed(broker, topic) if each[0] == OWNER_KEY][-1]
+        produce(broker, topic, [renewal] * 1_000)
+        monkeypatch.setattr(kafka_store, "SKIPPED", 500)
+        monkeypatch.setattr(kafka_store, "KNOWN_S", 0.0)
+        for _ in range(2):
+            await log.check_writable()
+        upcoming.read = 0
+        with pytest.raises(LogHeld):
+            await standby.open()
+        read_by_standby, upcoming.read = upcoming.read, 0
+        found = await log.ownership()
+        assert [(each.address, each.epoch) for each in found.coordinators] == [(log.address, 1), (standby.address, -1)]
+        upcoming[:] = ["before"]
+        await log.append([member("b")])
+        assert upcoming.read < 50 < 1_000 < read_by_standby
+        assert await contents(log) == [member("a"), member("b")]
+    await standby.close()
 
 
 async def test_outcome_of_a_batch_is_unknown_when_the_owner_is_fenced_again_and_again(

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -45,6 +46,13 @@ TRANSACTION_TIMEOUT_MS: Final = 10_000
 
 FENCES: Final = 5
 """How many fences a change outlives: one of each coordinator that tried to take the log together with the owner."""
+
+SKIPPED: Final = 10_000
+"""So many records of the topic the owner reads, if need be; of more, only those that it may not know: its renewals of a
+day would take a second, during which nothing is written."""
+
+KNOWN_S: Final = 5 * REGISTER_S
+"""The owner knows all of the topic that is older than this, except for coordinators that do not stand by any more."""
 
 _FIXED: Final = frozenset(
     {
@@ -236,12 +244,14 @@ class KafkaStore(LeasedStore):
 
     def _caught_up(self, end: int, *, with_rows: bool = True) -> Tail:
         """A reader up to an offset of the topic, with all rows or, for the owner alone, without."""
-        tail = self._tail
-        if tail is None or (with_rows and tail.rows is None):
+        tail, owner = self._tail, self._owner
+        if not with_rows and owner is not None and (tail is None or tail.position + SKIPPED < owner.known):
+            standbys = {} if tail is None else tail.standbys
+            self._drop_tail()
+            tail = self._tail = Tail(self._topic, begins=owner.known, owner=owner.state, standbys=standbys)
+        elif tail is None or (with_rows and tail.rows is None):
             self._drop_tail()
             tail = self._tail = Tail(self._topic)
-            if not with_rows:
-                tail.rows = None
         elif tail.rows is None:
             tail.resume()
         try:
@@ -506,11 +516,17 @@ class _Owner:
     Attributes:
         producer: ``None`` after a transaction that failed; only ``write`` and ``drop`` change it.
         state: the ownership, as written last, with the offset of the last row that was written.
+        known: an offset that the topic had reached ``KNOWN_S`` ago, or when the producer was made.
     """
 
     def __init__(self, topic: Topic, producer: Any, state: OwnerState, position: int) -> None:
         self._topic, self.producer, self.state = topic, producer, state
         self._position = position  # the next record is at this offset of the topic, or behind it
+        self._renewals = deque([(time.monotonic(), position)])  # the last ones: when, and the position then
+
+    @property
+    def known(self) -> int:
+        return self._renewals[0][1]
 
     def write(self, state: OwnerState, rows: Sequence[Encoded] = ()) -> bool:
         """Write rows, or without rows the ownership, in one transaction. It becomes ``state`` then.
@@ -562,6 +578,11 @@ class _Owner:
         self._position = offset + 1
         self._wait_until_readable(offset)
         self.state = state
+        if not rows:
+            now_s = time.monotonic()
+            self._renewals.append((now_s, self._position))
+            while self._renewals[1][0] < now_s - KNOWN_S:
+                self._renewals.popleft()
         return True
 
     def _wait_until_readable(self, offset: int) -> None:

@@ -342,7 +342,7 @@ def check_settings(name: str, settings: Mapping[str, str], *, brokers: int, repl
 
 
 class Tail:
-    """A reader of the topic, from its beginning.
+    """A reader of the topic, from its beginning, or without rows from an offset before which all is known.
 
     Attributes:
         owner: the ownership as read last. ``catch_up`` changes this and all others.
@@ -353,14 +353,22 @@ class Tail:
         is_usable: false after an error that a second attempt would not see.
     """
 
-    def __init__(self, topic: Topic) -> None:
+    def __init__(
+        self,
+        topic: Topic,
+        *,
+        begins: int = 0,
+        owner: OwnerState | None = None,
+        standbys: Mapping[str, Standby] | None = None,
+    ) -> None:
+        """``owner`` and ``standbys``: as known at the offset ``begins``."""
         from confluent_kafka import Consumer, TopicPartition
 
         self._topic = topic
-        self.owner = OwnerState(server=topic.server)
-        self.standbys: dict[str, Standby] = {}
-        self.rows: dict[tuple[int, bytes, bytes], Values] | None = {}
-        self.last = self.position = self._epoch = 0
+        self.owner = owner or OwnerState(server=topic.server)
+        self.standbys: dict[str, Standby] = dict(standbys or {})
+        self.rows: dict[tuple[int, bytes, bytes], Values] | None = None if owner else {}
+        self.last, self.position, self._epoch = self.owner.last, begins, 0
         self.is_usable = True
         self._is_paused = False
         with topic.errors():
@@ -378,7 +386,7 @@ class Tail:
                 logger=client_logger,
             )
             # Not OFFSET_BEGINNING: librdkafka would ask for the offset, and wait 500 ms if it has no connection yet.
-            self._consumer.assign([TopicPartition(topic.topic, topic.partition.partition, 0)])
+            self._consumer.assign([TopicPartition(topic.topic, topic.partition.partition, begins)])
 
     def catch_up(self, end: int) -> None:
         """Read up to an offset of the topic.
