@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import tempfile
 import threading
@@ -17,6 +18,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -48,6 +50,8 @@ KAFKA_TRANSFORMS: Final = "org.apache.kafka.connect.transforms."
 STOP_BOUND_MS: Final = 10_000
 """How long a plug-in may take to stop, in milliseconds: half of it for its ``stop``, half for its thread."""
 _END_WAIT_S: Final = 5.0
+_LOOK_S: Final = 0.2
+"""How often a call of a sink is looked at."""
 MAX_MESSAGE: Final = 600
 """Characters of a plug-in's error."""
 T = TypeVar("T")
@@ -517,6 +521,7 @@ class JavaSinkTask:
         converters = {name: converter_class(config[name]) for name in CONVERTERS_OF_SINKS if config.get(name)}
         self._runtime = runtime = _current()
         self._secrets = [value for key, value in config.items() if is_credential(key) and len(value) >= 4]
+        self._interrupted = threading.Event()
 
         def make() -> Any:
             loader = runtime.loader(plugin)
@@ -536,11 +541,11 @@ class JavaSinkTask:
     def open(self, positions: Mapping[str, int | None]) -> dict[str, int]:
         """Add partitions, with the offsets at which they begin; return those at which the plug-in wants to begin."""
         text = _offsets_text(positions)
-        return _offsets(self._call(lambda: self._task.open(text)))
+        return _offsets(self._in_plugin(lambda: self._task.open(text)))
 
     def put(self, path: Path) -> None:
         """Hand over the records of a file."""
-        self._call(lambda: self._task.put(str(path)))
+        self._in_plugin(lambda: self._task.put(str(path)))
 
     def rewound(self) -> dict[str, int]:
         """Return the offsets at which the plug-in has wanted to go on since ``open`` or the last call."""
@@ -553,7 +558,7 @@ class JavaSinkTask:
 
     def commit(self, *, is_idle: bool) -> dict[str, int]:
         """Return the offsets up to which records are durable; while there are no records, let the plug-in work."""
-        return _offsets(self._call(lambda: self._task.commit(is_idle)))
+        return _offsets(self._in_plugin(lambda: self._task.commit(is_idle)))
 
     def letters(self) -> list[dict[str, Any]]:
         """Return the dead letters since the last call, without connector and task. Those of the records up to the
@@ -562,13 +567,38 @@ class JavaSinkTask:
         return [each | {"reason": message_of(self._what, each["reason"], self._secrets)} for each in found]
 
     def interrupt(self) -> None:
-        """Put no batch again, and end a call that lasts for half of ``STOP_BOUND_MS``. From any thread."""
+        """Put no batch again, end a call that lasts for half of ``STOP_BOUND_MS``, and leave it behind after all of it.
+        From any thread."""
+        self._interrupted.set()
         if self._runtime.is_alive():
             self._call(lambda: self._task.interrupt(STOP_BOUND_MS // 2))
 
     def stop(self) -> bool:
         """Close and stop it, within ``STOP_BOUND_MS``; return whether it has ended."""
         return not self._runtime.is_alive() or bool(self._call(lambda: self._task.stop(STOP_BOUND_MS)))
+
+    def _in_plugin(self, call: Callable[[], T]) -> T:
+        """Call the plug-in in a thread of its own. Some calls cannot be interrupted in Java, such as one that waits for
+        the other end of a connection; the task stops nevertheless.
+
+        Raises:
+            SinkError: the plug-in has thrown, or the task is to stop and the call does not return.
+        """
+        outcomes: list[tuple[Any, BaseException | None]] = []
+        run = partial(self._call, call)
+        thread = threading.Thread(target=lambda: outcomes.append(outcome(run)), name=f"call {self._what}", daemon=True)
+        thread.start()
+        give_up_s = math.inf
+        while not outcomes:
+            if self._interrupted.is_set():
+                give_up_s = min(give_up_s, time.monotonic() + STOP_BOUND_MS / 1000)
+            if time.monotonic() > give_up_s:
+                raise SinkError(f"{self._what}: a call of the plug-in does not return; its thread is left behind")
+            thread.join(_LOOK_S)
+        value, error = outcomes[0]
+        if error is not None:
+            raise error
+        return value  # type: ignore[no-any-return]
 
     def _call(self, call: Callable[[], T]) -> T:
         try:

@@ -86,11 +86,23 @@ public class TestSinkPlugin extends SinkConnector {
             mode = config.getOrDefault("mode", "");
             note("start");
             if (mode.equals("start throws")) throw new IllegalStateException("no licence");
+            if (mode.equals("start is deaf")) deaf();
             if (mode.equals("start blocks")) {
                 try {
                     Thread.sleep(3_600_000);
                 } catch (InterruptedException stopped) {
                     throw new IllegalStateException(stopped);
+                }
+            }
+        }
+
+        /** As a connection that waits for its other end. */
+        private static void deaf() {
+            while (true) {
+                try {
+                    Thread.sleep(3_600_000);
+                } catch (InterruptedException ignored) {
+                    // Waits on.
                 }
             }
         }
@@ -130,6 +142,7 @@ public class TestSinkPlugin extends SinkConnector {
                 return;
             }
             if (mode.startsWith("put ")) note(mode);
+            if (mode.equals("put is deaf")) deaf();
             if (mode.equals("put is busy")) throw new RetriableException("busy");
             if (mode.equals("put blocks") || mode.equals("put gives up")) {
                 try {

@@ -1019,18 +1019,25 @@ def test_sink_plugin_whose_start_throws_is_stopped(
     assert notes(tmp_path) == ["start", "stop"]
 
 
+@pytest.mark.parametrize("mode", ["start blocks", "start is deaf"])
 @pytest.mark.parametrize("is_early", [False, True])
 def test_start_of_a_sink_plugin_that_blocks_ends_when_its_task_is_to_stop(
-    cluster: Cluster, tmp_path: Path, kafka: str, topic_name: str, is_early: bool, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster,
+    tmp_path: Path,
+    kafka: str,
+    topic_name: str,
+    is_early: bool,
+    mode: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It may wait for a database that is away: its worker could not revoke the task, and would be removed."""
-    monkeypatch.setattr("connectgroup.spark.connect_runtime.STOP_BOUND_MS", 300)
+    monkeypatch.setattr("connectgroup.spark.connect_runtime.STOP_BOUND_MS", 2_000)
     put_records(kafka, topic_name, range(1))
     errors: list[Exception] = []
 
     def start() -> None:
         try:
-            cluster.start(appending(tmp_path, kafka, topic_name, mode="start blocks"))
+            cluster.start(appending(tmp_path, kafka, topic_name, mode=mode))
         except SinkError as error:
             errors.append(error)
 
@@ -1059,7 +1066,7 @@ def test_sink_plugin_that_fails_while_there_are_no_records_gets_again_what_it_ha
     assert records_in(tmp_path) == [f"0 {n} k{n} {{n={n}}}" for n in range(5)]
 
 
-@pytest.mark.parametrize("mode", ["put is busy", "put blocks", "put gives up", "preCommit blocks"])
+@pytest.mark.parametrize("mode", ["put is busy", "put blocks", "put gives up", "put is deaf", "preCommit blocks"])
 def test_stop_of_a_sink_plugin_that_does_not_go_on_is_bounded(
     cluster: Cluster, tmp_path: Path, kafka: str, topic_name: str, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
