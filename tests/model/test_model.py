@@ -16,7 +16,7 @@ from tests.mutation.faults import FAULTS, named
 from tests.simulation.run import run_seed
 from tests.simulation.setting import is_mixed
 from tests.simulation.suite import show
-from tests.volume import volume
+from tests.volume import SIZE, volume
 
 from .__main__ import DRIVERS, main, played
 from .consumer.mixed import MixedDriver
@@ -52,6 +52,8 @@ def types_of(fault: Fault) -> list[str]:
 
 
 PLANTED = [(group_type, fault) for fault in FAULTS if fault.model for group_type in types_of(fault)]
+if SIZE == "user":
+    PLANTED = list({group_type: (group_type, fault) for group_type, fault in reversed(PLANTED)}.values())
 FOUND_WITHIN = {"connect": 200, "consumer": 400, "mixed": 100, "classic": 400}
 """Seeds."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.volume import volume
+from tests.volume import ci_only, volume
 
 from .__main__ import main
 from .ownership import BUGS, explore
@@ -44,6 +44,7 @@ def test_rule_that_is_left_out_is_found_with_a_trace(bug: str) -> None:
     assert f"   1. {found.trace[0]}\n" in str(found)
 
 
+@ci_only("seconds of a core; in a user's run, the tests above read the same traces")
 def test_command_prints_the_traces(capsys: pytest.CaptureFixture[str]) -> None:
     """``python -m tests.model --type ownership``."""
     assert main(["--type", "ownership"]) == 0
