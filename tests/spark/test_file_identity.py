@@ -517,6 +517,36 @@ def test_copy_that_ends_and_log_that_is_truncated_between_two_batches_are_read_o
     assert [reader.read() for reader in reversed(readers)] == [""] * tasks
 
 
+def test_copy_and_truncation_during_a_batch_longer_than_the_settle_window_are_read_once(tmp_path: Path) -> None:
+    """The task of the copy sees it when the log was truncated long ago; it has seen neither."""
+    log, copy = spread(2)
+    store: dict[str, int] = {}
+    readers = [Reader(tmp_path, store, task=task, tasks=2, settle_ms=1) for task in range(2)]
+    append(tmp_path / log, LINES)
+    assert [reader.read() for reader in readers] == [LINES, ""]
+    shutil.copy(tmp_path / log, tmp_path / copy)
+    append(tmp_path / copy, "late\n")
+    os.truncate(tmp_path / log, 0)
+    while time.time() < (tmp_path / copy).stat().st_ctime + 0.002:
+        continue
+    assert [reader.read() for reader in reversed(readers)] == ["", "late\n"]
+    assert [reader.read() for reader in readers] == ["", ""]
+
+
+def test_log_that_begins_with_the_same_line_after_it_was_truncated_is_read_once(tmp_path: Path) -> None:
+    log, copy = spread(2)
+    store: dict[str, int] = {}
+    readers = [Reader(tmp_path, store, task=task, tasks=2, settle_ms=SETTLE) for task in range(2)]
+    append(tmp_path / log, f"begin\n{LINES}")
+    assert [reader.read() for reader in readers] == [f"begin\n{LINES}", ""]
+    # Another new file, for which the task looks at the starts of all files.
+    append(tmp_path / (other := next(n for n in (f"{n}" for n in range(99)) if is_slice_of(n, 1, 2))), "other\n")
+    assert [reader.read() for reader in readers] == ["", "other\n"], other
+    shutil.copy(tmp_path / log, tmp_path / copy)
+    (tmp_path / log).write_text("begin\nnew\n")
+    assert [reader.read() for reader in reversed(readers)] == ["", "begin\nnew\n"]
+
+
 def test_log_that_is_truncated_while_a_batch_is_planned_is_read_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -200,7 +200,12 @@ class Catalog:
         truncated since ``slices`` looked at it.
         """
         found = self.stats.get(file)
-        if found is None or not self._copies.may_be(file, found, is_rewritten=file in self.rewritten):
+        if found is None:
+            return False
+        if not self._copies.may_be(file, found, is_rewritten=file in self.rewritten):
+            if self._copies.was_missed(file):
+                self._suspected.add(file)
+                self._maybe_packed.add(file)
             return False
         if self._copies.has_original(file, found):
             self._suspected.add(file)

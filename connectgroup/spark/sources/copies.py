@@ -43,6 +43,7 @@ class Copies:
         self._new: set[str] = set()
         self._listed: Mapping[str, int] = {}
         self._versions: dict[str, tuple[tuple[int, int, int], float]] = {}
+        self._missed: set[str] = set()
         self._since_s: dict[str, float] = {}
         self._starts: dict[str, tuple[tuple[int, int, int], bytes]] = {}
         self._by_start: dict[bytes, set[str]] = {}
@@ -58,6 +59,7 @@ class Copies:
             self._old = frozenset(self._listed)
             self._new = (self._new | (inodes.keys() - self._old)) & inodes.keys()
         self._listed = inodes
+        self._missed &= inodes.keys()
         for each in (self._versions, self._since_s):
             for name in each.keys() - inodes.keys():
                 del each[name]
@@ -79,7 +81,16 @@ class Copies:
             self._versions[name] = version, since_s
         # Not the time of the last write: a copy may get that of the log.
         age_ms = (time.time() - found.st_ctime) * 1000
+        if known is None and age_ms >= self._settle_ms:
+            self._missed.add(name)
         return age_ms < self._settle_ms and (time.monotonic() - since_s) * 1000 < self._settle_ms
+
+    def was_missed(self, name: str) -> bool:
+        """Whether ``may_be`` saw a file for the first time after its settle window, as a batch took longer than that: a
+        log may have been truncated meanwhile. True once for each file."""
+        was_missed = name in self._missed
+        self._missed.discard(name)
+        return was_missed
 
     def has_original(self, name: str, found: os.stat_result) -> bool:
         """Whether another file begins with all of a file, or this one has no row yet.
@@ -141,6 +152,8 @@ class Copies:
                     start = self._start(os.pread(file.fileno(), HEAD_BYTES, 0)) or b""
             except OSError:
                 continue
+            if before is not None and before[0][0] == status.st_ino and status.st_size < before[0][1]:
+                changed = True  # truncated, and it begins as before
             if before is not None and before[1] != start:
                 changed = changed or bool(before[1])
                 self._forget(name)
