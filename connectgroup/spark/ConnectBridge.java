@@ -602,15 +602,33 @@ public class TransformStep {
     return transformation.apply(record);
   }
 
-  void close() {
-    transformation.close();
-    if (predicate != null) {
-      try {
-        predicate.close();
-      } catch (Exception error) {
-        // The task ends anyway.
-      }
+  private void close() {
+    try {
+      transformation.close();
+    } catch (Throwable error) {
+      // The task ends anyway.
     }
+    try {
+      if (predicate != null) predicate.close();
+    } catch (Throwable error) {
+      // The same.
+    }
+  }
+
+  static void closeAll(List steps) {
+    for (int i = 0; i < steps.size(); i++) ((TransformStep) steps.get(i)).close();
+  }
+}
+
+class Closer implements Runnable {
+  private final List transforms;
+
+  Closer(List transforms) {
+    this.transforms = transforms;
+  }
+
+  public void run() {
+    TransformStep.closeAll(transforms);
   }
 }
 
@@ -866,8 +884,11 @@ public class SourceRun implements SourceTaskContext, Runnable {
       thread.join(Math.max(1, end - System.currentTimeMillis()));
     }
     if (!thread.isAlive()) {
-      Iterator each = transforms.iterator();
-      while (each.hasNext()) ((TransformStep) each.next()).close();
+      Thread closer = new Thread(new Closer(transforms), "connect close " + name);
+      closer.setDaemon(true);
+      closer.setContextClassLoader(loader);
+      closer.start();
+      closer.join(Math.max(1, end - System.currentTimeMillis()));
     }
     return !thread.isAlive();
   }
@@ -1493,7 +1514,7 @@ public class SinkRun implements SinkTaskContext {
         task.stop();
       }
     } finally {
-      for (int i = 0; i < transforms.size(); i++) ((TransformStep) transforms.get(i)).close();
+      TransformStep.closeAll(transforms);
     }
   }
 

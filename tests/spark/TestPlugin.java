@@ -174,6 +174,19 @@ public class TestPlugin extends SourceConnector {
         public void close() {}
     }
 
+    /** A transformation that does not end. */
+    public static class Clinging extends Picky {
+        @Override
+        public SourceRecord apply(SourceRecord record) {
+            return record;
+        }
+
+        @Override
+        public void close() {
+            Counting.blocked();
+        }
+    }
+
     static class Hidden extends Counting {}
 
     public static class Demanding extends Counting {

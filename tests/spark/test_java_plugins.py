@@ -389,13 +389,16 @@ def test_plugin_that_ends_java_is_named_and_the_next_task_runs(cluster: Cluster,
     again.wait(lambda: rows_of(tmp_path) == every_row(1, 10))
 
 
-@pytest.mark.parametrize("mode", ["start blocks", "poll blocks", "stop blocks", "commit blocks", "stop throws"])
+@pytest.mark.parametrize(
+    "mode", ["start blocks", "poll blocks", "stop blocks", "commit blocks", "stop throws", "close blocks"]
+)
 def test_stop_of_a_plugin_that_hangs_is_bounded(
     cluster: Cluster, tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("connectgroup.spark.connect_runtime.STOP_BOUND_MS", 300)
     monkeypatch.setattr("connectgroup.spark.connect_task._STOP_S", 0.3)
-    run = cluster.start(counting(tmp_path, mode=mode))
+    transform = {"transforms": "clinging", "transforms.clinging.type": f"{TEST_PLUGIN}$Clinging"}
+    run = cluster.start(counting(tmp_path, mode=mode) | (transform if mode == "close blocks" else {}))
     if mode != "start blocks":
         run.wait(lambda: bool(rows_of(tmp_path)))
     run.task.stop()
