@@ -133,12 +133,12 @@ class PostgresSettings(TableSinkSettings):
 
 class PostgresSink(DeadLetterSink):
     """Writes rows to a table of the database that stores the offsets: inserts, upserts or deletes. A row with a value
-    that the type of its column in an existing table would change (rounded, cut, the text 007 as a number, a key of
-    JSON twice in JSONB) is an error or, with `errors.tolerance=all`, a dead letter. Not a change: the blanks that
-    CHAR(N) adds, another notation of the same time or the same JSON, a number as its text. Texts count as times in
-    the form of ISO 8601, in UTC without an offset. A column BYTEA takes BINARY alone, and BINARY goes to no other
-    column. Types of extensions are not checked. If a column that is written is altered while a task runs, the next
-    batch is an error, and the task starts again on the new columns.
+    that the type of its column in an existing table would change (rounded, cut, the text 007 as a number, a key of JSON
+    twice in JSONB) is an error or, with `errors.tolerance=all`, a dead letter. Not a change: the blanks that CHAR(N)
+    adds, another notation of the same time or the same JSON, a number as its text. Texts count as times in the form of
+    ISO 8601, in UTC without an offset. A column BYTEA takes BINARY alone, and BINARY goes to no other column. Types of
+    extensions are not checked. A row that a trigger leaves out counts as written. If a column that is written is
+    altered while a task runs, the next batch is an error, and the task starts again on the new columns.
     """
 
     Settings = PostgresSettings
