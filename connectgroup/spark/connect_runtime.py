@@ -307,7 +307,12 @@ class JavaConnector:
         self._secrets += _secrets(config, self._passwords)
         for name, messages in json.loads(self._call(self._connector.validate)):
             raise ConfigError(name, self._shown(config, name), message_of(cls, "; ".join(messages), self._secrets))
-        self._call(self._connector.start)
+        try:
+            self._call(self._connector.start)
+        except BaseException:
+            # It is started again and again: it must release what it has opened.
+            self.stop()
+            raise
 
     def is_alive(self) -> bool:
         """Whether the Java in which it runs is still the worker's."""

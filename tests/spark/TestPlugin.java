@@ -128,6 +128,7 @@ public class TestPlugin extends SourceConnector {
     @Override
     public void stop() {
         if (watcher != null) watcher.interrupt();
+        if (config.get("stopped.file") != null) new File(config.get("stopped.file")).mkdir();
         if ("connector stop blocks".equals(config.get("mode"))) Counting.blocked();
     }
 

@@ -407,6 +407,14 @@ def test_stop_of_a_plugin_that_hangs_is_bounded(
     again.wait(lambda: rows_of(tmp_path) == every_row(1, 10))
 
 
+def test_connector_whose_start_throws_is_stopped(cluster: Cluster, tmp_path: Path) -> None:
+    """It is started again and again, and must release each time what it has opened."""
+    config = counting(tmp_path, mode="connector throws", stopped_file=str(tmp_path / "stopped"))
+    with pytest.raises(SourceError, match=r"no such city; cause: java\.io\.IOException: disk \[hidden\]"):
+        cluster.connector(config).task_configs(1)
+    assert (tmp_path / "stopped").exists()
+
+
 def test_connector_that_hangs_is_an_error_and_the_next_one_runs(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
