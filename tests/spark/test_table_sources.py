@@ -396,6 +396,26 @@ def test_table_whose_column_gets_another_type_is_read_on(
         reader.read()
 
 
+@pytest.mark.parametrize("tolerant", [True, False])
+def test_row_of_a_type_that_was_altered_while_the_task_runs_is_no_dead_letter(database: str, tolerant: bool) -> None:
+    def started() -> Reader:
+        source = table(database)
+        return Reader(source.tolerant() if tolerant else source, at)
+
+    at: dict[str, int] = {}
+    run(database, "CREATE TABLE t (id SERIAL PRIMARY KEY, a INT)", "INSERT INTO t (a) VALUES (1)")
+    reader = started()
+    assert reader.keys() == [1]
+    run(database, "ALTER TABLE t ALTER a TYPE NUMERIC", "INSERT INTO t (a) VALUES (1.5)")
+    message = (
+        r'"t": the type of a was altered since the task started, from INT to STRING; allowed: the task starts again'
+    )
+    with pytest.raises(SourceError, match=message):
+        reader.read()
+    at = reader.at
+    assert [(row["id"], row["a"]) for row in started().read()] == [(2, "1.5")]
+
+
 def test_table_that_is_only_reorganized_or_loses_rows_is_read_on(database: str) -> None:
     fill = "INSERT INTO t (v) SELECT 'x' FROM generate_series(1, 10)"
     run(database, "CREATE TABLE t (id BIGSERIAL PRIMARY KEY, v TEXT)", fill)

@@ -353,12 +353,27 @@ class PostgresTableSource(TableSource):
         try:
             batch = _parse(rows, self.columns)
         except _MISFITS:
+            self._check_types()
             good, bad = self._divided(rows)
             if good:
                 yield self.good_rows(_parse(good, self.columns))
             yield from bad
         else:
             yield self.good_rows(batch)
+
+    def _check_types(self) -> None:
+        """Raise an error if the type of a column was altered since the task started: then no row is a bad one."""
+        with _connected(self.settings) as connection:
+            found = {
+                name: _TYPES.get(kind, "STRING") for name, kind in _run(connection, _COLUMNS, _table(self.settings))
+            }
+            for column in self.columns:
+                if (kind := found.get(column.name, column.type)) != column.type:
+                    raise SourceError(
+                        f"{where(connection)}: {_table(self.settings)}: the type of {printable(column.name)} was"
+                        f" altered since the task started, from {column.type} to {kind}; allowed: the task starts"
+                        " again, on the new type"
+                    )
 
     def _divided(self, rows: Sequence[bytes]) -> tuple[list[bytes], list[pa.RecordBatch]]:
         """Return the rows that fit the columns, and the errors of the others, by halving."""
