@@ -18,7 +18,7 @@ import pytest
 
 from connectgroup.errors import ConfigError, LogError
 from connectgroup.log import leased
-from connectgroup.log.base import MAX_BATCH_BYTES, AppendRefused, Log, LogFenced, LogHeld, LogNotWritable
+from connectgroup.log.base import MAX_BATCH_BYTES, AppendRefused, Log, LogAway, LogFenced, LogHeld, LogNotWritable
 from connectgroup.log.leased import LeasedLog
 from connectgroup.log.registry import log_from_url
 from connectgroup.log.rows import Sums, Values
@@ -48,7 +48,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
-from connectgroup.log.kafka import store as kafka_store
+from connectgroup.log.kafka import store as kafka_store, topic as kafka_topic
 from connectgroup.log.kafka.records import OWNER_KEY, OwnerState, Standby, encode_owner, encode_row, encode_standby
 from connectgroup.log.kafka.store import FENCES, KafkaStore
 from connectgroup.log.kafka.topic import Tail, check_settings
@@ -826,6 +826,31 @@ async def test_broker_that_does_not_answer_is_named() -> None:
     with pytest.raises(LogError, match=r"kafka://127\.0\.0\.1:9/topic: .*; allowed: the address of a running Kafka"):
         await log.open()
     await log.close()
+
+
+def wait_for_no_leader(asked: AdminClient, topic: str) -> None:
+    while asked.list_topics(topic, timeout=10).topics[topic].partitions[0].leader != -1:
+        time.sleep(0.1)
+
+
+@ci_only("two brokers, 20 s; in a user's run, test_election has a database that is away")
+async def test_topic_without_a_leader_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when all machines start again: a coordinator that starts waits, and does not end."""
+    from tests.consumer.broker import running_broker
+
+    monkeypatch.setattr(kafka_topic, "check_settings", lambda *given, **named: [])  # one replica, of two brokers
+    with running_broker() as first, running_broker(node_id=2, first=first) as second:
+        asked, topic = admin(first), new_topic()
+        create_on_second = NewTopic(topic, 1, replica_assignment=[[2]], config={"cleanup.policy": "compact"})
+        asked.create_topics([create_on_second])[topic].result(30)
+        log, _ = log_at(first, topic)
+        await log.connect()
+        await asyncio.to_thread(second.kill)
+        await asyncio.to_thread(wait_for_no_leader, asked, topic)
+        for each in log, log_at(first, topic)[0]:
+            with pytest.raises(LogAway):
+                await each.connect()
+            await each.close()
 
 
 async def test_connections_with_tls_and_a_login(broker: Broker, tmp_path: Path) -> None:

@@ -194,21 +194,21 @@ class KafkaStore(LeasedStore):
     # ------------------------------------------------------------------------------------------ standing by
 
     def _connect(self) -> None:
+        topic = self._topic
         try:
-            self._topic.check()
+            topic.check()
+            if topic.partition.partition == 0 and self._tail is None and topic.partitions > 1:
+                # Groups would be in other partitions than before.
+                started = self._caught_up(topic.end()).owner
+                if started.epoch and started.partitions != topic.partitions:
+                    raise LogError(
+                        f"{self.name}: the topic has {topic.partitions} partitions, the log was started with "
+                        f"{started.partitions}: partitions were added to the topic; allowed: the topic as it was"
+                    )
         except LogError as error:
-            if self._topic.is_away(error):
+            if topic.is_away(error):
                 raise LogAway(str(error)) from error
             raise
-        topic = self._topic
-        if topic.partition.partition == 0 and self._tail is None and topic.partitions > 1:
-            # Groups would be in other partitions than before.
-            started = self._caught_up(topic.end()).owner
-            if started.epoch and started.partitions != topic.partitions:
-                raise LogError(
-                    f"{self.name}: the topic has {topic.partitions} partitions, the log was started with "
-                    f"{started.partitions}: partitions were added to the topic; allowed: the topic as it was"
-                )
 
     def _look(self, process: str, address: str) -> OwnerRow:
         if self._owner is not None:  # its lease was lost

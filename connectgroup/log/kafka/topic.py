@@ -163,10 +163,15 @@ class Topic:
         self._refusal = ""
 
     def is_away(self, error: LogError) -> bool:
-        """Whether ``errors`` raised the error because no broker can be reached, and none has refused the client."""
+        """Whether ``errors`` raised the error because no broker that has the topic can be reached, and none has refused
+        the client."""
+        from confluent_kafka import KafkaError
+
         cause = error.__cause__
         code = cause.args[0].code() if cause and cause.args and hasattr(cause.args[0], "code") else None
-        return not self._refusal and (isinstance(cause, TimeoutError) or code in _away())
+        # The first is the client's own: "No leaders found".
+        has_no_leader = code in (KafkaError._NOENT, KafkaError.LEADER_NOT_AVAILABLE)
+        return not self._refusal and (isinstance(cause, TimeoutError) or code in _away() or has_no_leader)
 
     def _on_error(self, error: Any) -> None:
         """Note why a broker refuses connections: a call only says that none can be reached."""
