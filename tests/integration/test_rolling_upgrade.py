@@ -39,8 +39,9 @@ def classic_workers(group: CommandGroup) -> set[str]:
 
 def test_rolling_upgrade_and_rollback_of_worker_processes(tmp_path: Path) -> None:
     """CN-18: every task has one owner at any time; none is idle for a session timeout, also if a worker is killed."""
-    options = ("--session-timeout-ms", 1000 * SESSION_S, "--heartbeat-interval-ms", 500, "--rebalance-delay-ms", 0)
-    options += ("--connection-loss-grace-ms", 500 * SESSION_S)  # where a processor is busy, a killed process ends late
+    times = ("--session-timeout-ms", 1000 * SESSION_S, "--heartbeat-interval-ms", 500, "--rebalance-delay-ms", 0)
+    # Where a processor is busy, a killed process ends late.
+    options = (*times, "--connection-loss-grace-ms", 500 * SESSION_S)
     workers: dict[str, Program] = {}
     with CommandGroup(tmp_path, *options, tasks=TASKS) as group, ExitStack() as started:
 

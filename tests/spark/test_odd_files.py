@@ -19,6 +19,7 @@ from connectgroup.errors import ConfigError
 from connectgroup.spark.sources import parts
 from connectgroup.spark.sources.file_settings import FileSettings
 from connectgroup.spark.sources.files import FileSource
+from connectgroup.spark.sources.listing import read_bytes_of
 from connectgroup.spark.sources.sliced import SlicedBatches
 
 
@@ -113,7 +114,7 @@ def test_line_longer_than_a_batch_is_a_dead_letter(tmp_path: Path, form: str) ->
 
 def test_lines_of_a_file_with_many_bad_ones_are_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not again for each batch, and not those of a file that had the inode before."""
-    size, read = 0, parts.read_bytes_of
+    size, read = 0, read_bytes_of
 
     def counted(descriptor: int, path: Path, start: int, end: int) -> bytes:
         nonlocal size
