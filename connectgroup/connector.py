@@ -184,7 +184,8 @@ class Task(ABC):
     def interrupt_start(self) -> None:  # noqa: B027 (to do nothing is the usual case)
         """End a ``start`` that may wait for a long time: the task is to stop, and waits for it. It may fail then.
 
-        Called from another thread while ``start`` is under way, or before; maybe twice.
+        Called from another thread while ``start`` is under way, or before; maybe twice. ``start`` may return, and
+        ``stop`` begin, before the call.
         """
 
     @abstractmethod

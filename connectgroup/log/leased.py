@@ -378,8 +378,12 @@ class LeasedLog(SharedLog):
             if taken is not None and clock() > sent_s + self.own_lease_s / 2:
                 # A store may fence and read for long before it writes: do not take the log again because of that.
                 sent_s = clock()
-                if not await _answered(self.store.renew(holder, taken[1]), self.store.name):
-                    taken = None
+                try:
+                    is_renewed = await _answered(self.store.renew(holder, taken[1]), self.store.name)
+                except LogError:
+                    await self.release(holder)
+                    raise
+                taken = taken if is_renewed else None
         except asyncio.CancelledError:
             await self.release(holder)  # this coordinator is stopped: the next one need not wait for the lease
             raise

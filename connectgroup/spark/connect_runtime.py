@@ -580,6 +580,7 @@ class JavaSinkTask:
 
     def stop(self) -> bool:
         """Close and stop it, within ``STOP_BOUND_MS``; return whether it has ended."""
+        self._interrupted.set()  # a call that does not return is waited for no longer
         return not self._runtime.is_alive() or bool(self._call(lambda: self._task.stop(STOP_BOUND_MS)))
 
     def _in_plugin(self, call: Callable[[], T]) -> T:

@@ -86,6 +86,10 @@ class GuardedTask(Task):
         if not self._node.killed:
             self._task.abandon()
 
+    def interrupt_start(self) -> None:
+        if not self._node.killed:
+            self._task.interrupt_start()
+
     def start(self) -> None:
         if not self._node.killed:
             self._started.add(self)

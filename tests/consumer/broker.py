@@ -108,6 +108,7 @@ broker.rack=here
 log.dirs={data}
 num.partitions=1
 auto.create.topics.enable=false
+log.retention.ms=-1
 offsets.topic.replication.factor=1
 offsets.topic.num.partitions=4
 transaction.state.log.replication.factor=1

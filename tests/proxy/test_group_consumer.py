@@ -146,16 +146,16 @@ async def test_changed_metadata_and_enforce_rebalance_have_the_assignment_comput
         assignor = Reports()
         pattern = f"{group.name}.*"
         async with new_member(group, assignors=[assignor], topics=[], pattern=pattern) as consumer:
-            await poll_until(lambda: consumer.generation > 0, consumer)
+            await poll_until(lambda: len(consumer.assignment()) == 2, consumer)
             assert assignor.seen[-1] == (b"", frozenset({group.name}))
             # An assignment that is computed again, because the first was late, has the same epoch.
             first = consumer.generation
             assignor.data = b"new"
-            await poll_until(lambda: consumer.generation == first + 1, consumer)
+            await poll_until(lambda: consumer.generation > first, consumer)
             assert assignor.seen[-1][0] == b"new"
             for number, reason in enumerate(("an operator asks", "an operator asks again"), 2):
                 consumer.enforce_rebalance(reason)
-                await poll_until(lambda number=number: consumer.generation == first + number, consumer)  # type: ignore[misc]
+                await poll_until(lambda number=number: consumer.generation >= first + number, consumer)  # type: ignore[misc]
                 assert len(assignor.seen) > number
                 await consumer.poll(1.0)
             assert consumer.generation == first + 3, "once for each request"

@@ -94,8 +94,11 @@ async def test_large_body_is_made_in_a_thread_and_is_the_one_made_at_once(
     monkeypatch.setattr(JSONResponse, "render", rendered)
     monkeypatch.setattr(bodies, "FEW_PARTS", -1)
     later = await api("GET", path, 200)
-    if path.endswith("/history"):  # an interval may have ended
-        later, at_once = [*later], [*at_once]
+    for body in later, at_once:
+        if path.endswith("/history"):  # an interval may have ended
+            body["c"] = ...
+        elif path.endswith(f"/groups/{GROUP}/connectors/c"):
+            del body["history"]
     assert later == at_once
     assert threads
     assert threading.get_ident() not in threads

@@ -65,7 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             good &= all(gate.holds for gate in suite.gates)
             if suite.unreached:
                 print(f"never reached: {'; '.join(suite.unreached)}")
-        if suite.seeds >= MANY and not options.no_faults:
+        # Also if --minutes has ended them early.
+        if max(suite.seeds, options.seeds or 0) >= MANY and len(traces) == AGAIN and not options.no_faults:
             first = 1 if options.seed is None else options.seed
             odd = differing(first, AGAIN, known=traces, members=options.members, tasks=options.tasks)
             print(f"determinism     {AGAIN} seeds repeated under two hash seeds: {odd or 'identical'}")

@@ -1083,7 +1083,7 @@ def test_stop_of_a_sink_plugin_that_does_not_go_on_is_bounded(
 ) -> None:
     """Without the end of Java, in which other tasks run. Its ``close`` throws, and its ``stop`` is called. What it has
     not written is not committed, also if its ``put`` returns from the interrupt."""
-    monkeypatch.setattr("connectgroup.spark.connect_runtime.STOP_BOUND_MS", 300)
+    monkeypatch.setattr("connectgroup.spark.connect_runtime.STOP_BOUND_MS", 2_000)
     put_records(kafka, topic_name, range(5))
     run = cluster.start(appending(tmp_path, kafka, topic_name, mode=mode))
     run.wait(lambda: mode in notes(tmp_path))

@@ -426,11 +426,15 @@ class KafkaStore(LeasedStore):
         owner = self._owner
         if owner is None or owner.producer is not None:
             return owner
-        before = owner.state
-        fenced = self._fenced(lambda now: now.holder == before.holder, with_rows=False)
+        before, is_short = owner.state, owner.is_short
+        if is_short:  # which records are gone, only a reader of all knows
+            self._drop_tail()
+        fenced = self._fenced(lambda now: now.holder == before.holder, with_rows=is_short)
         if fenced is None:
             return None
         owner, tail = fenced
+        if tail.rows is not None:
+            tail.take_rows(set())
         owner.state = replace(tail.owner, last=max(tail.last, tail.owner.last))
         return owner if owner.state.last >= before.last else None
 
@@ -517,11 +521,13 @@ class _Owner:
         producer: ``None`` after a transaction that failed; only ``write`` and ``drop`` change it.
         state: the ownership, as written last, with the offset of the last row that was written.
         known: an offset that the topic had reached ``KNOWN_S`` ago, or when the producer was made.
+        is_short: whether a record was written at an offset that others had; only ``write`` changes it.
     """
 
     def __init__(self, topic: Topic, producer: Any, state: OwnerState, position: int) -> None:
         self._topic, self.producer, self.state = topic, producer, state
         self._position = position  # the next record is at this offset of the topic, or behind it
+        self.is_short = False
         self._renewals = deque([(time.monotonic(), position)])  # the last ones: when, and the position then
 
     @property
@@ -555,6 +561,7 @@ class _Owner:
             if problem is not None:
                 raise KafkaException(problem)
             if offset < self._position:
+                self.is_short = True
                 raise _NotDelivered(
                     f"a record was written at offset {offset}, where {self._position} or more was expected: the topic "
                     "was deleted and created again, or truncated"

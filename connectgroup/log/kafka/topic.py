@@ -163,8 +163,8 @@ class Topic:
         self._refusal = ""
 
     def is_away(self, error: LogError) -> bool:
-        """Whether ``errors`` raised the error because no broker that has the topic can be reached, and none has refused
-        the client."""
+        """Whether the error may be gone in a while: no broker that has the topic can be reached, and none has refused
+        the client, or one has not sent all in time."""
         from confluent_kafka import KafkaError
 
         cause = error.__cause__
@@ -403,7 +403,7 @@ class Tail:
 
         topic = self._topic
         if end < 0:
-            raise LogError(f"{topic.name}: its end is not known yet: the broker has just started")
+            raise LogError(f"{topic.name}: its end is not known yet: the broker has just started") from TimeoutError()
         if end < self.position:
             raise LogError(f"{topic.name}: ends at offset {end}, but was read up to {self.position}: it was truncated")
         give_up = time.monotonic() + CALL_S
@@ -428,7 +428,7 @@ class Tail:
             if self.position < end and time.monotonic() > give_up:
                 raise LogError(
                     f"{topic.name}: {end - self.position} of {end} offsets are still to be read after {CALL_S:g} s"
-                )
+                ) from TimeoutError()
 
     def _apply(self, message: Message) -> None:
         try:

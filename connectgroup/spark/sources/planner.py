@@ -354,7 +354,8 @@ class Planner:
         data = os.pread(descriptor, _CHUNK_BYTES, position)
         what = "" if position or not self.rules.is_utf8 else no_text(data)
         # One at the end may be the half of a line end.
-        is_at_rest = not self.rules.wide and self._age_ms(found) >= self.rules.final_newline_ms
+        waits = self.rules.final_newline == "wait" and not self.rules.wide and not position
+        is_at_rest = waits and self._age_ms(found) >= self.rules.final_newline_ms
         if not what and is_at_rest and b"\r" in data[:-1] and b"\n" not in data:
             what = "its lines end with carriage returns alone; allowed: a line feed at the end of each line"
         if what:

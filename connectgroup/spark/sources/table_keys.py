@@ -279,6 +279,8 @@ class Keys:
 
     def reached(self, name: str, last: int, seen: Seen) -> Position:
         """Return the position after the last key of a batch, and remember its mark."""
+        # Before the rows: were a type to change in between, these would be compared with rows of another form.
+        types = self._source.types()
         mark = TableMark(
             table=seen.table,
             storage=seen.storage,
@@ -288,7 +290,7 @@ class Keys:
             lowest=seen.lowest,
             first="" if seen.lowest is None else self._source.digest(seen.lowest) or "",
             deleted=self._source.deleted(),
-            types=self._source.types(),
+            types=types,
         )
         self._marks[name] = last + 1, mark
         return Position(last + 1, mark.metadata())
