@@ -286,29 +286,28 @@ def plain(value: Any) -> str:
 def as_objects(values: list[Any], kind: pa.DataType) -> list[Any]:
     """Return values of Arrow for JSON: maps whose keys are texts as dicts. Arrow has lists of pairs; other maps stay
     that, as Kafka Connect writes them."""
-    return [_as_objects(value, kind) for value in values] if has_map(kind) else values
+    convert = to_objects(kind)
+    return values if convert is None else [convert(value) for value in values]
 
 
-def has_map(kind: pa.DataType) -> bool:
-    """Whether values of a type are maps, or have maps in them."""
+def to_objects(kind: pa.DataType) -> Callable[[Any], Any] | None:
+    """Return the function that does it with a value of a type; ``None`` if its values have no maps in them."""
     import pyarrow as pa
 
     if pa.types.is_struct(kind):
-        return any(has_map(field.type) for field in kind)
-    return pa.types.is_map(kind) or (pa.types.is_nested(kind) and has_map(kind.value_type))
-
-
-def _as_objects(value: Any, kind: pa.DataType) -> Any:
-    import pyarrow as pa
-
-    if value is None or not has_map(kind):
-        return value
-    if pa.types.is_struct(kind):
-        return {field.name: _as_objects(value[field.name], field.type) for field in kind}
-    if not pa.types.is_map(kind):
-        return [_as_objects(item, kind.value_type) for item in value]
-    pairs = [(key, _as_objects(item, kind.item_type)) for key, item in value]
-    return dict(pairs) if pa.types.is_string(kind.key_type) else pairs
+        fields = {field.name: each for field in kind if (each := to_objects(field.type)) is not None}
+        if not fields:
+            return None
+        return lambda value: (
+            None if value is None else {**value, **{name: each(value[name]) for name, each in fields.items()}}
+        )
+    if pa.types.is_map(kind):
+        item, pairs = to_objects(kind.item_type), dict if pa.types.is_string(kind.key_type) else list
+        if item is None:
+            return lambda value: None if value is None else pairs(value)
+        return lambda value: None if value is None else pairs((key, item(each)) for key, each in value)
+    convert = to_objects(kind.value_type) if pa.types.is_nested(kind) else None
+    return convert and (lambda value: None if value is None else [convert(each) for each in value])
 
 
 def finite(value: Any) -> Any:

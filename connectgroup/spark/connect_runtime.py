@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import tempfile
 import threading
@@ -247,15 +246,35 @@ def _bounded(what: str, call: Callable[[], T], methods: str) -> T:
     Raises:
         SourceError: it has not returned in time, or has thrown.
     """
-    outcomes: list[tuple[Any, BaseException | None]] = []
-    thread = threading.Thread(target=lambda: outcomes.append(outcome(call)), name=f"call {what}", daemon=True)
-    thread.start()
-    thread.join(CONNECTOR_BOUND_S)
-    if not outcomes:
+    try:
+        return _in_thread(what, call, lambda thread: thread.join(CONNECTOR_BOUND_S))
+    except _LeftBehind:
         raise SourceError(
             f"{what}: a call of the connector has not returned within {CONNECTOR_BOUND_S:g} s; allowed: a plug-in that"
             f" returns from {methods}"
-        )
+        ) from None
+
+
+class _LeftBehind(Exception):
+    """A call of a plug-in has not returned; its thread goes on."""
+
+
+def _in_thread(what: str, call: Callable[[], T], wait: Callable[[threading.Thread], None]) -> T:
+    """Call a plug-in in a thread of its own.
+
+    Args:
+        wait: waits for the thread; if that has not ended then, the call is left behind.
+
+    Raises:
+        _LeftBehind: see ``wait``.
+        Exception: that of the call.
+    """
+    outcomes: list[tuple[Any, BaseException | None]] = []
+    thread = threading.Thread(target=lambda: outcomes.append(outcome(call)), name=f"call {what}", daemon=True)
+    thread.start()
+    wait(thread)
+    if not outcomes:
+        raise _LeftBehind
     value, error = outcomes[0]
     if error is not None:
         raise error
@@ -590,21 +609,17 @@ class JavaSinkTask:
         Raises:
             SinkError: the plug-in has thrown, or the task is to stop and the call does not return.
         """
-        outcomes: list[tuple[Any, BaseException | None]] = []
-        run = partial(self._call, call)
-        thread = threading.Thread(target=lambda: outcomes.append(outcome(run)), name=f"call {self._what}", daemon=True)
-        thread.start()
-        give_up_s = math.inf
-        while not outcomes:
-            if self._interrupted.is_set():
-                give_up_s = min(give_up_s, time.monotonic() + STOP_BOUND_MS / 1000)
-            if time.monotonic() > give_up_s:
-                raise SinkError(f"{self._what}: a call of the plug-in does not return; its thread is left behind")
-            thread.join(_LOOK_S)
-        value, error = outcomes[0]
-        if error is not None:
-            raise error
-        return value  # type: ignore[no-any-return]
+
+        def wait(thread: threading.Thread) -> None:
+            while thread.is_alive() and not self._interrupted.is_set():
+                thread.join(_LOOK_S)
+            thread.join(STOP_BOUND_MS / 1000)
+
+        try:
+            return _in_thread(self._what, partial(self._call, call), wait)
+        except _LeftBehind:
+            text = f"{self._what}: a call of the plug-in does not return; its thread is left behind"
+            raise SinkError(text) from None
 
     def _call(self, call: Callable[[], T]) -> T:
         try:

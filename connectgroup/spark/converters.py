@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import Field
 
-from ..dataplane.columns import Columns, as_objects, finite, has_map, json_encoder
+from ..dataplane.columns import Columns, finite, json_encoder, to_objects
 from ..dataplane.errors import SinkError
 from ..dataplane.settings import PluginSettings
 from ..errors import ConfigError
@@ -175,7 +175,8 @@ def encoder(kind: pa.DataType, form: Form, *, schemas: bool, optional: bool = Tr
         optional: whether the schema allows null.
     """
     if form != "json":
-        return (lambda value: text_of(*as_objects([value], kind))) if has_map(kind) else text_of
+        convert = to_objects(kind)
+        return text_of if convert is None else lambda value: text_of(convert(value))
     schema = json.dumps(_schema(kind, optional=optional), separators=(",", ":"))
 
     def encode(value: Any) -> str | None:

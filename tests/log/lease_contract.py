@@ -8,9 +8,18 @@ from typing import Any
 import pytest
 
 from connectgroup.errors import LogError
-from connectgroup.log.base import LogFenced, LogHeld
+from connectgroup.log.base import LogFenced, LogHeld, Ownership
 from connectgroup.log.leased import LeasedLog
 from connectgroup.testing.contracts.log import contents, member, opened
+
+
+async def ownership_with_standby(log: LeasedLog) -> Ownership:
+    """The ownership, once a coordinator that stands by has announced itself; at the latest after a minute."""
+    for _ in range(1_000):
+        if len((found := await log.ownership()).coordinators) > 1:
+            break
+        await asyncio.sleep(0.05)
+    return found
 
 
 class LeaseContract:
@@ -74,12 +83,7 @@ class LeaseContract:
         async with opened(first):
             await first.mark_serving()
             standing_by = asyncio.ensure_future(second.stand_by())
-            found = await first.ownership()
-            for _ in range(1_000):
-                if len(found.coordinators) > 1:
-                    break
-                await asyncio.sleep(0.05)
-                found = await first.ownership()
+            found = await ownership_with_standby(first)
             listed = [(each.address, each.epoch) for each in found.coordinators]
             assert listed == [(first.address, 1), (second.address, -1)]
             assert (found.failover_ms, found.failover_took_ms, found.failover_cause) == (-1, -1, "")

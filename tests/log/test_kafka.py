@@ -29,7 +29,7 @@ from connectgroup.testing.contracts.log import LogContract, contents, member, ne
 from tests.integration.processes import call_command
 from tests.volume import ci_only, volume
 
-from .lease_contract import LeaseContract
+from .lease_contract import LeaseContract, ownership_with_standby
 from .life import Acknowledged, batch, holds
 from .sqlite_helpers import CHILD, ENVIRONMENT
 
@@ -530,12 +530,7 @@ async def test_owner_of_long_standing_reads_what_is_new(broker: Broker, monkeypa
         with pytest.raises(LogHeld):
             await standby.open()
         read_by_standby, upcoming.read = upcoming.read, 0
-        found = await log.ownership()
-        for _ in range(1_000):
-            if len(found.coordinators) > 1:
-                break
-            await asyncio.sleep(0.05)
-            found = await log.ownership()
+        found = await ownership_with_standby(log)
         assert [(each.address, each.epoch) for each in found.coordinators] == [(log.address, 1), (standby.address, -1)]
         upcoming[:] = ["before"]
         await log.append([member("b")])

@@ -343,18 +343,18 @@ class Planner:
                     is_unfinished = self._end(file.fileno(), name, position, self.max_bytes, opened) == position
                 else:
                     is_unfinished = b"\n" not in os.pread(file.fileno(), found.st_size - start, start)
-                if is_unfinished:
-                    self._check_lines(file.fileno(), name, position, found)
+                if is_unfinished and not position:
+                    self._check_lines(file.fileno(), name, found)
                 return is_unfinished
         except OSError:
             return False
 
-    def _check_lines(self, descriptor: int, name: str, position: int, found: os.stat_result) -> None:
-        """Raise an error if a file whose last line has no line feed looks as if it never gets one."""
-        data = os.pread(descriptor, _CHUNK_BYTES, position)
-        what = "" if position or not self.rules.is_utf8 else no_text(data)
+    def _check_lines(self, descriptor: int, name: str, found: os.stat_result) -> None:
+        """Raise an error if a file without a whole line looks as if it never gets one."""
+        data = os.pread(descriptor, _CHUNK_BYTES, 0)
+        what = no_text(data) if self.rules.is_utf8 else ""
         # One at the end may be the half of a line end.
-        waits = self.rules.final_newline == "wait" and not self.rules.wide and not position
+        waits = self.rules.final_newline == "wait" and not self.rules.wide
         is_at_rest = waits and self._age_ms(found) >= self.rules.final_newline_ms
         if not what and is_at_rest and b"\r" in data[:-1] and b"\n" not in data:
             what = "its lines end with carriage returns alone; allowed: a line feed at the end of each line"

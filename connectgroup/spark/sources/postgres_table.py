@@ -132,15 +132,10 @@ class PostgresTableSource(TableSource):
     @classmethod
     def create(cls, settings: PostgresTableSettings, *, task: int, tasks: int) -> PostgresTableSource:
         with _connected(settings) as connection:
-            found = _run(
-                connection,
-                _COLUMNS,
-                _table(settings),
-            )
-            if not found:
+            columns = _columns_in(connection, settings)
+            if not columns:
                 place = where(connection)
                 raise SourceError(f"{place}: table {settings.table} does not exist; allowed: a table or view")
-            columns = [Column(name, _TYPES.get(kind, "STRING")) for name, kind in found]
             source = cls(settings, check_names(columns, field="source.table"), task=task, tasks=tasks)
             source._check_order(connection)
         return source
@@ -364,9 +359,7 @@ class PostgresTableSource(TableSource):
     def _check_types(self) -> None:
         """Raise an error if the type of a column was altered since the task started: then no row is a bad one."""
         with _connected(self.settings) as connection:
-            found = {
-                name: _TYPES.get(kind, "STRING") for name, kind in _run(connection, _COLUMNS, _table(self.settings))
-            }
+            found = {column.name: column.type for column in _columns_in(connection, self.settings)}
             for column in self.columns:
                 if (kind := found.get(column.name, column.type)) != column.type:
                     raise SourceError(
@@ -420,6 +413,12 @@ def _connected(settings: PostgresTableSettings) -> psycopg.Connection:
 def _run(connection: psycopg.Connection, statement: str, *values: object) -> list[tuple[Any, ...]]:
     with driver_errors(SourceError, where(connection)):
         return run(connection, statement, *values)
+
+
+def _columns_in(connection: psycopg.Connection, settings: PostgresTableSettings) -> list[Column]:
+    """The columns of the table as they are now; none: there is no such table."""
+    found = _run(connection, _COLUMNS, _table(settings))
+    return [Column(name, _TYPES.get(kind, "STRING")) for name, kind in found]
 
 
 def _table(settings: PostgresTableSettings) -> str:
