@@ -100,7 +100,8 @@ def test_workers_share_one_java_and_recover_when_it_is_killed(tmp_path: Path) ->
         assert flow.rows() == [*range(ROWS)]
         assert "RUNNING" in call_command("connectors", "status", "c", "--coordinator", at).out
         assert len(java_of(up)) == 1
-        assert "Traceback" not in "\n".join(up.lines)
+        # A Python process of Spark's whose Java is killed before it has answered it prints one.
+        assert not [line for line in up.lines if "Traceback" in line and not line.startswith("spark | ")]
         up.signal(signal.SIGKILL)
         up.ended()
 
