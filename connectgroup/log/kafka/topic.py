@@ -122,7 +122,8 @@ class Topic:
         self.server = ""
         self._refusal = ""  # why a broker refuses connections: ``_on_error``, ``errors``
         self.max_record_bytes = MAX_MESSAGE_BYTES
-        settings: dict[str, Any] = {**self.client(), "error_cb": self._on_error}
+        # The client is a producer, for which the default is to create a topic that it asks about.
+        settings: dict[str, Any] = {**self.client(allow_auto_create_topics=False), "error_cb": self._on_error}
         try:
             self.admin: Any = AdminClient(settings, logger=client_logger)
         except KafkaException as error:
@@ -189,9 +190,14 @@ class Topic:
         Raises:
             LogError: a one-line description of the problem.
         """
+        from confluent_kafka import KafkaError, KafkaException
+
         with self.errors():
-            # Not list_topics: it would fetch the metadata of all topics.
-            cluster = self.admin.describe_cluster(request_timeout=CALL_S).result(_RESULT_S)
+            # Not describe_cluster: where no broker is alive yet, such as after a pause of the only one, it aborts the
+            # whole process (librdkafka 2.16: "rd_kafka_admin_response_parse: Assertion `rko_result' failed").
+            cluster = self.admin.list_topics(self.topic, timeout=CALL_S)
+            if not cluster.brokers:
+                raise KafkaException(KafkaError(KafkaError._ALL_BROKERS_DOWN, "no broker of the cluster is alive"))
             found = self._described()
             if found is None:
                 if self.server:
@@ -199,7 +205,7 @@ class Topic:
                         f"{self.name}: the topic was deleted, and the state of all groups with it; allowed: the topic "
                         "as it was. To begin with an empty log, restart the coordinators"
                     )
-                self._create(len(cluster.nodes))
+                self._create(len(cluster.brokers))
                 found = self._described()
             if found is None:
                 raise LogError(f"{self.name}: the topic was deleted as soon as it was created")
@@ -217,7 +223,7 @@ class Topic:
                     f"{self.expected_partitions}: the number cannot be changed; allowed: --partitions {count}, or none"
                 )
             self.partitions = self.expected_partitions = count
-            self._check_settings(len(cluster.nodes), min(len(each.replicas) for each in found.partitions))
+            self._check_settings(len(cluster.brokers), min(len(each.replicas) for each in found.partitions))
             begins = self._offset("earliest")
             if begins > 0:
                 raise LogError(
