@@ -101,6 +101,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     _put_short_tests_second(items, getattr(config, "workerinput", {}).get("workercount", 0))
 
 
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Each process sends the ids of all tests, and those of a test with each of its reports: a long value is cut."""
+    if isinstance(val, str | bytes) and len(val) > LONG_VALUE:
+        return f"{argname} of {len(val)} from {val[:20]!a}"
+    return None
+
+
 def pytest_report_header() -> str | None:
     return "volume: user; tests marked ci_only are left out (TEST_VOLUME=ci: none is)" if SIZE == "user" else None
 
@@ -141,6 +148,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
                 terminalreporter.section(report.nodeid)
                 terminalreporter.write_line(str(text))
 
+
+LONG_VALUE = 200
+"""Characters or bytes of a parameter from which on it is not the id of its test."""
 
 QUICK_JAVA = "-XX:TieredStopAtLevel=1"
 """A Spark session of a test lives for seconds: with Java's second compiler, its start and some queries take twice the

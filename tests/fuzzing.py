@@ -153,16 +153,38 @@ def peak_memory(decode: Callable[[bytes], Any], data: bytes, refusals: type[Exce
     return min(peaks)
 
 
-def cut_after(data: bytes) -> list[bytes]:
+class Inputs(Sequence[bytes]):
+    """Inputs that are made when they are asked for: all of a large message at once would be gigabytes."""
+
+    def __init__(self, count: int, made: Callable[[int], bytes]) -> None:
+        self._count, self._made = count, made
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, number: Any) -> Any:
+        if not 0 <= number < self._count:
+            raise IndexError(number)
+        return self._made(number)
+
+
+def cut_after(data: bytes) -> Inputs:
     """Prefixes of ``data`` of every length, each followed by each of ``LENGTHS`` and nothing else."""
-    return [data[:at] + length for at in range(len(data)) for length in LENGTHS]
+
+    def made(number: int) -> bytes:
+        at, length = divmod(number, len(LENGTHS))
+        return data[:at] + LENGTHS[length]
+
+    return Inputs(len(data) * len(LENGTHS), made)
 
 
-def enlarged(data: bytes) -> list[bytes]:
-    """``data`` with each of ``LENGTHS`` at each position, replacing as many bytes, or one byte."""
-    return [
-        data[:at] + length + data[at + taken :]
-        for at in range(len(data))
-        for length in LENGTHS
-        for taken in (1, len(length))
-    ]
+def enlarged(data: bytes) -> Inputs:
+    """``data`` with each of ``LENGTHS`` at each position, replacing one byte, or as many bytes."""
+
+    def made(number: int) -> bytes:
+        number, as_many = divmod(number, 2)
+        at, length = divmod(number, len(LENGTHS))
+        taken = len(LENGTHS[length]) if as_many else 1
+        return data[:at] + LENGTHS[length] + data[at + taken :]
+
+    return Inputs(len(data) * len(LENGTHS) * 2, made)

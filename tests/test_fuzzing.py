@@ -70,7 +70,7 @@ def test_equal_seeds_make_equal_inputs() -> None:
 
 
 def test_input_cut_after_a_length_has_nothing_behind_it() -> None:
-    assert cut_after(b"ab") == [beginning + length for beginning in (b"", b"a") for length in LENGTHS]
+    assert [*cut_after(b"ab")] == [beginning + length for beginning in (b"", b"a") for length in LENGTHS]
 
 
 def test_parts_of_a_decoder_make_a_whole() -> None:

@@ -51,7 +51,7 @@ def test_any_bytes_of_a_broker_decode_or_raise_wire_error(name: str) -> None:
 @pytest.mark.parametrize(("api", "case"), ANSWERS, ids=[str(case) for _, case in ANSWERS])
 def test_length_in_a_broker_response_is_checked_before_any_allocation(api: Api, case: Spoken) -> None:
     whole = valid(case)[0]
-    inputs = [whole[:5] + length for length in LENGTHS] + enlarged(whole) + cut_after(whole)
+    inputs = [*(whole[:5] + length for length in LENGTHS), *enlarged(whole), *cut_after(whole)]
     tracemalloc.start()
     try:
         for data in random.Random(SEED).sample(inputs, min(MEMORY_INPUTS, len(inputs))):
