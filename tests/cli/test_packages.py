@@ -14,7 +14,7 @@ import pytest
 
 import connectgroup
 
-from ..integration.processes import PATIENCE_S, Program, run_command, wait
+from ..integration.processes import PATIENCE_S, Program, call_command, run_command, wait
 from .connector_files import idle_connector_file
 
 GROUP = "sleepers"
@@ -36,7 +36,7 @@ def test_every_command_has_help() -> None:
         ["groups", "describe"],
         ["workers", "restart"],
     ):
-        done = run_command(*arguments, "--help")
+        done = call_command(*arguments, "--help")
         assert (done.code, done.err) == (0, "")
         assert done.out.startswith(" ".join(["usage: connectgroup", *arguments]))
 
@@ -106,7 +106,7 @@ def test_worker_without_spark_does_not_join_a_group_whose_connectors_need_it(
         at = coordinator.line_with("coordinator at ").removeprefix("coordinator at ").partition(",")[0]
         place = ("--coordinator", at)
         file.write_text(json.dumps({"name": "rows", "config": settings}))
-        assert run_command("connectors", "create", file, *place).code == 0
+        assert call_command("connectors", "create", file, *place).code == 0
         refused = run_command("worker", "--group", "workers", "--name", "w", *place, environment=only_base)
         assert refused.code == 2
         assert refused.err.splitlines()[-1] == (
@@ -114,11 +114,11 @@ def test_worker_without_spark_does_not_join_a_group_whose_connectors_need_it(
             " allowed: pip install 'connectgroup[spark]' on each worker"
         )
         assert "Traceback" not in refused.err
-        assert "worker w" not in run_command("groups", "describe", "workers", *place).out
+        assert "worker w" not in call_command("groups", "describe", "workers", *place).out
         file.write_text(json.dumps({"name": "rows", "config": settings | {"assignment.labels": "spark=true"}}))
-        assert run_command("connectors", "update", file, *place).code == 0
+        assert call_command("connectors", "update", file, *place).code == 0
         with Program("worker", "--group", "workers", "--name", "w", *place, environment=only_base) as worker:
-            joined = lambda: "worker w" in run_command("groups", "describe", "workers", *place).out  # noqa: E731
+            joined = lambda: "worker w" in call_command("groups", "describe", "workers", *place).out  # noqa: E731
             wait("the worker in the group", joined, worker.output)
 
 

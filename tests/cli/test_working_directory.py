@@ -19,6 +19,7 @@ from connectgroup.transport.credentials import announce
 from connectgroup.worker.scratch import Scratch
 
 from ..integration.processes import COMMAND, Program, run_command
+from ..volume import ci_only
 from .connector_files import connector_file
 
 SHADOW = "raise ImportError(f'{__name__} of the current directory')\n"
@@ -36,9 +37,17 @@ def full_of_shadows(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(
-    "command", [[Path(sys.executable).parent / "connectgroup"], COMMAND], ids=["connectgroup", "python -m"]
+SCRIPT = pytest.param(
+    [Path(sys.executable).parent / "connectgroup"],
+    id="connectgroup",
+    marks=ci_only("4 s of a core; in a user's run, python -m, which puts the current directory first"),
 )
+USUAL = pytest.param(
+    "caf\u00e9".encode(), id="UTF-8", marks=ci_only("5 s of a core; in a user's run, a name that is no UTF-8")
+)
+
+
+@pytest.mark.parametrize("command", [SCRIPT, pytest.param(COMMAND, id="python -m")])
 def test_up_runs_tasks_whatever_modules_the_current_directory_has(
     full_of_shadows: Path, tmp_path: Path, command: list[str | Path]
 ) -> None:
@@ -50,7 +59,7 @@ def test_up_runs_tasks_whatever_modules_the_current_directory_has(
         assert up.ended() == 0, up.output()
 
 
-@pytest.mark.parametrize("name", [b"caf\xe9", "caf\u00e9".encode()], ids=["Latin 1", "UTF-8"])
+@pytest.mark.parametrize("name", [pytest.param(b"caf\xe9", id="Latin 1"), USUAL])
 def test_up_runs_in_a_directory_whatever_the_encoding_of_its_name_and_of_the_terminal(
     tmp_path: Path, name: bytes
 ) -> None:

@@ -16,7 +16,7 @@ from tests.mutation.faults import FAULTS, named
 from tests.simulation.run import run_seed
 from tests.simulation.setting import is_mixed
 from tests.simulation.suite import show
-from tests.volume import SIZE, volume
+from tests.volume import SIZE, ci_only, volume
 
 from .__main__ import DRIVERS, main, played
 from .consumer.mixed import MixedDriver
@@ -24,7 +24,7 @@ from .driver import Act
 from .replay import Finding
 from .simulated import DecidedAsTheModelDecides, with_model
 
-SEEDS = range(501, 501 + volume(2, 5, 20))
+SEEDS = range(501, 501 + volume(1, 5, 20))
 """Other seeds than those of tests.simulation. ``make soak`` runs more of them with ``python -m tests.model``."""
 
 NUMBERS = st.integers(0, 63)
@@ -129,7 +129,10 @@ def test_each_planted_fault_is_found(group_type: str, fault: Fault) -> None:
         "a unit is assigned while another member holds it (S1)",
         "a group is served from memory after a failed append (D6)",
         "a changed assignment is not in the response",
-        "a member that rejoins gets its units under their former tokens (S6)",
+        pytest.param(
+            "a member that rejoins gets its units under their former tokens (S6)",
+            marks=ci_only("7 s of a core; in a user's run, the other faults here"),
+        ),
     ],
 )
 def test_fault_planted_in_a_simulated_cluster_is_found_by_the_model(name: str) -> None:
@@ -149,7 +152,10 @@ def test_command_of_the_simulator_compares_with_the_model(capsys: pytest.Capture
 @pytest.mark.parametrize(
     ("group_type", "fault"),
     [
-        ("consumer", "a unit is assigned while another member holds it"),
+        pytest.param(
+            *("consumer", "a unit is assigned while another member holds it"),
+            marks=ci_only("8 s of a core; in a user's run, the same report about a group of the classic protocol"),
+        ),
         ("classic", "a heartbeat during a rebalance"),
     ],
 )

@@ -435,6 +435,7 @@ def test_task_whose_java_is_suspended_is_stalled_and_starts_again_on_a_new_java(
     asyncio.run(run())
 
 
+@ci_only("three starts of Java, 25 s of a core; in a user's run, test_worker_process kills the Java of running tasks")
 def test_spark_starts_again_after_its_java_was_killed_while_it_started(
     table: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

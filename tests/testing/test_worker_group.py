@@ -118,7 +118,7 @@ def test_own_plugins_run_in_a_group(worker_group: StartGroup, real: bool) -> Non
     assert group.running("worker-2") == []
 
 
-@both
+@both_in_ci
 def test_partitioned_worker_stops_its_tasks_before_others_start_them(worker_group: StartGroup, real: bool) -> None:
     group = worker_group(2, connectors={"numbers": 4}, settings=QUICK, real=real)
     group.wait_until_stable()
@@ -453,7 +453,7 @@ def test_unit_that_no_worker_can_run_is_in_the_message_with_the_reason_of_the_as
     assert [line for line in lines if re.match(r"delayed by the assignor, .* s left: c$", line)], lines
 
 
-@both
+@both_in_ci
 def test_connector_runs_where_its_plugin_is_and_without_any_wherever_the_error_shows(
     worker_group: StartGroup, real: bool
 ) -> None:
