@@ -120,11 +120,8 @@ class Effects:
         registry: Registry,
         deliver: Callable[[Computed | Matched | Repeat], None],
         spawn: Callable[[Coroutine[Any, Any, None]], object],
-        *,
-        limit_s: float = LIMIT_S,
     ) -> None:
-        """``deliver`` queues a result; ``spawn`` starts a background task of the shard; ``limit_s``: as ``LIMIT_S``."""
-        self.limit_s = limit_s
+        """``deliver`` queues a result; ``spawn`` starts a background task of the shard."""
         self._registry, self._deliver, self._spawn = registry, deliver, spawn
         self._running: dict[Key, asyncio.Future[Any]] = {}  # calls of assignors that have not returned
         self._abandoned: set[Key] = set()  # those of them that took too long; their results count no more
@@ -187,10 +184,10 @@ class Effects:
         )
         self._running[key] = call
         call.add_done_callback(partial(self._returned, key))
-        await asyncio.wait({call}, timeout=self.limit_s)
+        await asyncio.wait({call}, timeout=LIMIT_S)
         if not call.done():
             self._abandoned.add(key)
-            late = f"assignor {effect.assignor!r} did not return within {self.limit_s:g} s"
+            late = f"assignor {effect.assignor!r} did not return within {LIMIT_S:g} s"
             logger.error(
                 "group %s: epoch %d: %s; its thread is abandoned", printable(effect.group_id), effect.epoch, late
             )

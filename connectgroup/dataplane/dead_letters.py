@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import logging
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -47,9 +47,9 @@ class DeadLetters(list[DeadLetter]):
         places: the place of each row of the batch; ``None``: unknown.
     """
 
-    def __init__(self, owner: Owner, letters: Iterable[DeadLetter] = (), places: pa.ChunkedArray | None = None) -> None:
+    def __init__(self, owner: Owner, places: pa.ChunkedArray | None = None) -> None:
         """Store the arguments."""
-        super().__init__(letters)
+        super().__init__()
         self.owner, self.places = owner, places
 
 

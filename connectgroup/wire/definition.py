@@ -262,7 +262,7 @@ def _field(
         nullable=nullable,
         tagged=tagged,
         tag=entry.get("tag"),
-        default=_default(at, entry, type_name, array, struct),
+        default=_default(entry, type_name, array, struct),
         ignorable=entry.get("ignorable", False),
         choices=choices,
         max_length=_limit(at, entry, "maxLength", type_name in ("string", "bytes")),
@@ -288,7 +288,7 @@ def _limit(at: str, entry: Mapping[str, Any], key: str, applies: bool) -> int | 
     return limit
 
 
-def _default(at: str, entry: Mapping[str, Any], type_name: str, array: bool, struct: Struct | None) -> object:
+def _default(entry: Mapping[str, Any], type_name: str, array: bool, struct: Struct | None) -> object:
     """The definition's default, or the implied default of Kafka's form: zero, false, empty."""
     written = entry.get("default")
     if written == "null":
