@@ -49,7 +49,7 @@ letter; no value is changed to fit.
 | `DECIMAL(P,S)` `DEC`, `NUMERIC` | numbers with up to P digits, at most 38, S of them behind the point; in JSON also as texts. Without P and S: 10 and 0 |
 | `STRING` `VARCHAR` | text; of JSON in files also objects and arrays, as their text, with numbers as they are written. Of two fields of an object with one name, the last one counts |
 | `DATE` | 2024-02-29; years 1 to 9999 |
-| `TIMESTAMP` `TIMESTAMP_LTZ` | ISO 8601 with a zone, or in `source.timezone`; up to microseconds; years 1 to 9999 in UTC; no leap second 23:59:60 |
+| `TIMESTAMP` `TIMESTAMP_LTZ` | ISO 8601 with a zone, or in `source.timezone`; up to microseconds, and zeros behind them; years 1 to 9999 in UTC; no leap second 23:59:60 |
 
 ## Which file is which
 

@@ -365,6 +365,34 @@ def test_local_times_of_each_zone_are_those_of_python(root: Path, zone: str, tim
     assert [row["a"] for row in rows] == expected
 
 
+@pytest.mark.parametrize(
+    ("form", "zone"), [("csv", ""), ("csv", "Europe/Berlin"), ("jsonl", ""), ("jsonl", "Europe/Berlin")]
+)
+def test_zeros_behind_the_microseconds_of_a_time_are_no_digits_that_are_lost(root: Path, form: Any, zone: str) -> None:
+    """SQL Server and .NET write seven digits of a second, others nine."""
+    start = datetime(2024, 2, 29, 12, tzinfo=UTC)
+    times = {f"{start:%Y-%m-%dT%H:%M:%S}.{digits}Z": int(digits[:6]) for digits in ("0000000", "1230000", "000001000")}
+    times |= {
+        "2024-02-29 13:00:00.1234560+01:00": 123_456,
+        "2024-02-29T12:00:00Z": 0,
+        "2024-02-29T12:00:00.5Z": 500_000,
+    }
+    if zone:
+        times |= {"2024-02-29 13:00:00.1230000": 123_000}
+    header = ["a,b"] if form == "csv" else []
+    dialect = LineDialect(form, timezone=zone)
+
+    def lines(texts: Sequence[str]) -> bytes:
+        written = [f"{text},x" if form == "csv" else json.dumps({"a": text}) for text in texts]
+        return "".join(f"{line}\n" for line in [*header, *written]).encode()
+
+    rows = read(root, lines([*times]), dialect, "a TIMESTAMP, b STRING")
+    assert [row["a"] for row in rows] == [start + timedelta(microseconds=each) for each in times.values()]
+    for other in ("2024-02-29T12:00:00.1234567Z", "2024-02-29T12:00:00.00000001Z"):
+        with pytest.raises(BadLine, match=r"a is .*; allowed: TIMESTAMP"):
+            read(root, lines([*times, other]), dialect, "a TIMESTAMP, b STRING")
+
+
 @pytest.mark.parametrize("text", ["0000-01-01T00:00:00Z", "0001-01-01T00:00:00+05:00", "9999-12-31T23:59:59-05:00"])
 def test_time_in_another_year_than_1_to_9999_is_an_error(root: Path, text: str) -> None:
     """In UTC: Python, PostgreSQL's client and JSON Schema's times have no others."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import json
 import sqlite3
 import time
@@ -746,6 +747,14 @@ def test_values_of_sqlite_are_those_of_its_own_client(
     for row, kept in zip(rows, stored, strict=True):
         for text, value in zip([row[name] for name in "vwxy"], kept, strict=True):
             assert (text if isinstance(value, str | None) else type(value)(text)) == value
+
+
+def test_time_of_sqlite_may_have_zeros_behind_its_microseconds(tmp_path: Path) -> None:
+    change(tmp_path / "d", "CREATE TABLE t (id INTEGER PRIMARY KEY, at TEXT)")
+    change(tmp_path / "d", "INSERT INTO t VALUES (1, '2024-02-29 12:00:00.1230000Z'), (2, '2024-02-29T12:00:00Z')")
+    rows = Reader(sqlite(tmp_path / "d", schema="id BIGINT, at TIMESTAMP")).read()
+    noon = datetime.datetime(2024, 2, 29, 12, tzinfo=datetime.UTC)
+    assert [row["at"] for row in rows] == [noon.replace(microsecond=123_000), noon]
 
 
 @pytest.mark.parametrize("tolerant", [False, True])

@@ -77,7 +77,7 @@ _TIMES: Final = frozenset({"date", "timestamp", "timestamptz"})
 _BLANKS: Final = "{stored}::text = {value}"
 """For VARCHAR(N), which cuts blanks at the end, and CHAR(N), whose text is without those that it adds."""
 _PLACE: Final = re.compile(r"\{(stored|shown|value)\}")
-_TIME_OF_DAY: Final = r"[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?"
+_TIME_OF_DAY: Final = r"[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6}0*)?)?"
 _TIME: Final = rf"[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}([T ]{_TIME_OF_DAY}(Z|[+-][0-9]{{2}}(:?[0-9]{{2}})?)?)?"
 _KEPT: Final = {
     "BOOLEAN": "bool",

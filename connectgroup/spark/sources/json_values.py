@@ -28,6 +28,8 @@ from ...protocol.units import printable
 FAULTS: Final = (pa.ArrowException, ValueError, OverflowError, TypeError, RecursionError)
 """What a text or a value that is not allowed raises."""
 _RULES_END: Final = datetime(2037, 1, 1)
+NANOSECONDS: Final = r"\.[0-9]{6}0"
+"""In times with more digits than microseconds have, as SQL Server and .NET write them: seven, and others nine."""
 _HAS_ZONE: Final = r"^.{10}.*(Z|[+-]\d\d(:?\d\d)?)$"
 _TYPES: Final[dict[str, frozenset[type]]] = {
     "BOOLEAN": frozenset({bool}),
@@ -305,6 +307,9 @@ def timestamps(values: pa.Array, timezone: str) -> pa.Array:
     kind = pa.timestamp("us", tz="UTC")
     with suppress(pa.ArrowInvalid):
         return values.cast(kind)  # Each has a zone, the most frequent case.
+    if pc.any(pc.match_substring_regex(values, NANOSECONDS)).as_py():
+        # Zeros behind the microseconds are no digits that are lost.
+        values = pc.replace_substring_regex(values, r"(\.[0-9]{6})0+([^0-9]|$)", r"\1\2")
     has_zone = pc.match_substring_regex(values, _HAS_ZONE)
     nothing = pa.scalar(None, pa.string())
     local = pc.if_else(has_zone, nothing, values)

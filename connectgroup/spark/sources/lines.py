@@ -27,6 +27,7 @@ from ...protocol.units import printable
 from .dialect import BYTE_ORDER_MARK, LineDialect, new_fields, records_of
 from .json_values import (
     FAULTS,
+    NANOSECONDS,
     JsonColumns,
     check_case,
     check_years,
@@ -40,6 +41,7 @@ from .json_values import (
 _SOME_VALUE: Final = {"BOOLEAN": b"true", "DATE": b"2000-01-01", "TIMESTAMP": b"2000-01-01T00:00:00Z"}
 _INFINITY: Final = r"(?i)^\s*[+-]?inf(inity)?\s*$"
 _ZERO: Final = r"^[^1-9eE]*([eE].*)?$"
+_NANOSECONDS: Final = re.compile(NANOSECONDS.encode())
 _DECIMAL: Final = r"^\s*[+-]?[0-9]+\s*$"
 
 
@@ -165,7 +167,13 @@ class LineParser:
         # swallows the appended record instead, and the row count shows that.
         more = _SOME_VALUE.get(types.get(names[0], ""), b"0") + self.dialect.delimiter.encode() * (len(names) - 1)
         whole = b"%b%b\n" % (data, more)
-        rows = self._read_csv(whole, names, to_arrow(self.columns))
+        schema = to_arrow(self.columns)
+        try:
+            rows = self._read_csv(whole, names, schema)
+        except pa.ArrowInvalid:
+            if self.dialect.timezone or "TIMESTAMP" not in types.values() or not _NANOSECONDS.search(data):
+                raise
+            rows = self._read_csv(whole, names, schema, times_are_texts=True)
         self._check_numbers(rows, whole, names)
         count = rows.num_rows - 1
         # Without blank lines, the most frequent case, the number of line feeds is enough.
@@ -194,13 +202,16 @@ class LineParser:
                 if pc.all(pc.match_substring_regex(texts.filter(suspect), allowed)).as_py() is False:
                     raise OverflowError(f"{field.name} is another number")
 
-    def _read_csv(self, data: bytes, names: Sequence[str], schema: pa.Schema) -> pa.RecordBatch:
+    def _read_csv(
+        self, data: bytes, names: Sequence[str], schema: pa.Schema, *, times_are_texts: bool = False
+    ) -> pa.RecordBatch:
         dialect = self.dialect
         if data.startswith(BYTE_ORDER_MARK):
             data = (
                 BYTE_ORDER_MARK + data
             )  # Arrow takes the first one for the mark of a file, and these are rows of one.
-        read_types = pa.schema([self._type_to_read(field) for field in schema])
+        times_are_texts = times_are_texts or bool(dialect.timezone)
+        read_types = pa.schema([_type_to_read(field, times_are_texts=times_are_texts) for field in schema])
         # Not ``read_csv``: it reads in a thread, for which a few lines wait six times as long as they take.
         reader = pyarrow.csv.open_csv(
             pa.BufferReader(data),
@@ -241,11 +252,6 @@ class LineParser:
                 raise ValueError("another decimal point")
             texts = pc.replace_substring(texts, self.dialect.decimal, ".")
         return decimals(pc.ascii_trim(texts, " \t"), kind)
-
-    def _type_to_read(self, field: pa.Field) -> pa.Field:
-        """Arrow reads timestamps with a zone, or without, but not both, and not each decimal: they are read as text."""
-        is_text = pa.types.is_decimal(field.type) or (self.dialect.timezone and pa.types.is_timestamp(field.type))
-        return pa.field(field.name, pa.string()) if is_text else field
 
     def _field_names(self) -> Sequence[str]:
         return [column.name for column in self.columns] if self.names is None else self.names
@@ -362,6 +368,13 @@ class InvalidLine(ValueError):
     def __init__(self, offset: int, reason: str) -> None:
         super().__init__(reason)
         self.offset, self.reason = offset, reason
+
+
+def _type_to_read(field: pa.Field, *, times_are_texts: bool) -> pa.Field:
+    """Arrow reads timestamps with a zone, or without, but not both, with at most six digits of a second, and not each
+    decimal: they are read as text."""
+    is_text = pa.types.is_decimal(field.type) or (times_are_texts and pa.types.is_timestamp(field.type))
+    return pa.field(field.name, pa.string()) if is_text else field
 
 
 def with_error(rows: pa.RecordBatch, error: str | None = None, places: pa.Array | None = None) -> pa.RecordBatch:

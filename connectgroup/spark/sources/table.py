@@ -28,7 +28,7 @@ from ...dataplane.ownership import Range
 from ...dataplane.settings import PluginSettings, require_absolute
 from ...errors import ConfigError
 from ...protocol.units import printable
-from .json_values import check_years
+from .json_values import check_years, timestamps
 from .lines import with_error
 from .sliced import SlicedSource
 from .table_keys import Keys, Seen
@@ -443,7 +443,8 @@ def _array(column: Column, values: Sequence[Any]) -> pa.Array:
 
     kind = to_arrow((column,)).field(0).type
     if column.type in ("DATE", "TIMESTAMP"):
-        found = pa.array(values, pa.string()).cast(kind)
+        texts = pa.array(values, pa.string())
+        found = timestamps(texts, "") if column.type == "TIMESTAMP" else texts.cast(kind)
         check_years(found)
         return found
     if column.type == "BOOLEAN":
