@@ -9,6 +9,7 @@ import math
 import re
 import sqlite3
 import uuid
+from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -304,6 +305,8 @@ def test_record_that_is_not_json_with_schemas_is_a_dead_letter(kafka: str, table
         ({"day": -(10**9)}, "day is a time outside of the years 1 to 9999; allowed: milliseconds since 1970, and days"),
         ({"day": 1 << 40}, "day is a time outside of the years 1 to 9999; allowed: milliseconds since 1970, and days"),
         ({"d": ""}, 'd is ""; allowed: DECIMAL(10,2) or null'),
+        ({"at": "2024-02-29T12:30:00Z"}, 'at is "2024-02-29T12:30:00Z"; allowed: milliseconds since 1970, and days'),
+        ({"day": True}, "day is true; allowed: milliseconds since 1970, and days"),
     ],
 )
 def test_value_that_no_column_has_is_an_error_with_its_reason(payload: dict[str, Any], reason: str) -> None:
@@ -323,6 +326,74 @@ def test_value_that_no_column_has_is_an_error_with_its_reason(payload: dict[str,
     message = f"t-0, offset 6: the value is not JSON with the fields of source.schema: {reason}"
     with pytest.raises(SourceError, match=re.escape(message)):
         values.rows(batch)
+
+
+def _rows(ddl: str, written: Sequence[str]) -> list[dict[str, Any]]:
+    """The rows of values that are JSON with schemas, with their errors."""
+    import pyarrow as pa
+
+    values = KafkaValues(
+        fields=from_ddl(ddl),
+        metadata=(),
+        codec=None,
+        value_schemas=True,
+        key_schemas=False,
+        tolerant=True,
+        timezone="",
+    )
+    count = len(written)
+    parts = {"value": [each.encode() for each in written], "topic": ["t"] * count, "partition": [0] * count}
+    record = {**parts, "offset": [*range(count)]}
+    batch = pa.RecordBatch.from_pydict({f"connectgroup_{part}": each for part, each in record.items()})
+    rows = values.rows(batch.append_column("connectgroup_error", pa.nulls(count, pa.string())))
+    found: list[dict[str, Any]] = rows.to_pylist()
+    return found
+
+
+def test_decimal_that_is_written_as_a_number_is_read_with_its_digits() -> None:
+    """JsonConverter with decimal.format=NUMERIC (KIP-481) writes 19.90 for what is the text B8Y= otherwise."""
+    name = "org.apache.kafka.connect.data.Decimal"
+    field = {"field": "d", "type": "bytes", "name": name, "parameters": {"scale": "2"}}
+    numbers = ["19.90", "12345678.90", "-0.05", "7", "0.00", "-0", "1.99E+1", "19.999", '"B8Y="', "null"]
+    schema = json.dumps({"fields": [field]})
+    rows = _rows("d DECIMAL(10,2)", [f'{{"schema": {schema}, "payload": {{"d": {each}}}}}' for each in numbers])
+    decimals = [None if each == "null" else Decimal(each) for each in numbers if each not in ("19.999", '"B8Y="')]
+    expected = [*decimals[:7], None, Decimal("19.90"), None]
+    assert [row["d"] for row in rows] == expected
+    reasons = [row["connectgroup_error"] for row in rows if row["connectgroup_error"] is not None]
+    why = "the value is not JSON with the fields of source.schema: "
+    assert [json.loads(each)["reason"] for each in reasons] == [f"{why}d is 19.999; allowed: DECIMAL(10,2) or null"]
+    (other,) = _rows("d DECIMAL(10,2), n INT", [f'{{"schema": {schema}, "payload": {{"d": "B8Y=", "n": 1.50}}}}'])
+    assert json.loads(other["connectgroup_error"])["reason"] == f"{why}n is 1.50; allowed: INT or null"
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "number"),
+    [
+        ("TIMESTAMP", "org.apache.kafka.connect.data.Date", 19_782),
+        ("TIMESTAMP", "org.apache.kafka.connect.data.Time", 45_000_000),
+        ("TIMESTAMP", "io.debezium.time.MicroTimestamp", 86_400_000_000),
+        ("DATE", "org.apache.kafka.connect.data.Timestamp", 1_000),
+        ("DATE", "io.debezium.time.Year", 2024),
+    ],
+)
+def test_number_that_counts_something_else_than_its_column_is_an_error(kind: str, name: str, number: int) -> None:
+    """Else a day is a moment of January 1970, and microseconds are years later."""
+    own = "Timestamp" if kind == "TIMESTAMP" else "Date"
+    names = [name, f"org.apache.kafka.connect.data.{own}", f"io.debezium.time.{own}", "my.Time", None]
+    written = [
+        json.dumps({"schema": {"fields": [{"field": "x", "name": each}]}, "payload": {"x": value}})
+        for each, value in [*((each, number) for each in names), (name, None)]
+    ]
+    rows = _rows(f"x {kind}", written)
+    bad = [row["connectgroup_error"] for row in rows if row["connectgroup_error"] is not None]
+    assert [json.loads(each)["reason"] for each in bad] == [
+        f"the value is not JSON with the fields of source.schema: x has the schema {name}; allowed: milliseconds since"
+        " 1970, and days for a DATE; or another type"
+    ]
+    assert (rows[0]["x"], rows[-1]["x"]) == (None, None)
+    assert len({row["x"] for row in rows[1:-1]}) == 1
+    assert rows[1]["x"] is not None
 
 
 def test_json_converter_writes_the_types_of_kafka_connect() -> None:

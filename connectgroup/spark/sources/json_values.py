@@ -139,6 +139,11 @@ def loads(text: str, *, exact: bool = False) -> Any:
     return json.loads(text, parse_constant=_refuse_constant, **numbers)
 
 
+def is_number_as_text(value: Any) -> bool:
+    """Whether a value of ``loads`` with ``exact`` is a number that is kept as it was written."""
+    return isinstance(value, str) and value.startswith(_MARK)
+
+
 def texts_of(values: Iterable[Any]) -> list[str | None]:
     """Return values of ``loads`` as texts: objects, arrays, booleans and numbers as JSON, texts as they are. With
     ``exact``, each number is as it was written."""
@@ -382,7 +387,7 @@ def _is_zero(value: Any) -> bool:
 
 def _shown(value: Any) -> str:
     """Return a value as JSON for an error."""
-    is_text = isinstance(value, str) and not value.startswith(_MARK)
+    is_text = isinstance(value, str) and not is_number_as_text(value)
     return json.dumps(value) if is_text else str(texts_of([value])[0])
 
 

@@ -152,13 +152,14 @@ class KafkaSource(Source):
     the rules of the source ``files``: a field that is missing is null; a value of another type, a name in other case,
     an empty value, text after the object and bytes that are not UTF-8 are errors; other fields are ignored. A column
     STRING has a number as it is written, an object or an array as JSON; FLOAT and DOUBLE also take the texts NaN,
-    Infinity and -Infinity. A record without a value (a tombstone) is a row whose fields are null: the predicate
-    RecordIsTombstone finds it. The timestamp of a record without one is null. With ``errors.tolerance=all``, a record
-    that cannot be read is a dead letter. The offsets belong to the topic's id: if a topic was deleted and made anew, or
-    retention has deleted records that were not read, the tasks fail with an error that names it, until the connector's
-    offsets are reset or altered. The positions are in the sink; after its commit they are also published to the
-    consumer group connect-NAME, as Kafka Connect has it, for Kafka's tools and lag exporters: a task never reads that
-    group.
+    Infinity and -Infinity. With JsonConverter's schemas, a decimal may be base64 or a number, and a number for a
+    TIMESTAMP or a DATE is an error if the name of its schema says that it counts something else than milliseconds or
+    days. A record without a value (a tombstone) is a row whose fields are null: the predicate RecordIsTombstone finds
+    it. The timestamp of a record without one is null. With ``errors.tolerance=all``, a record that cannot be read is a
+    dead letter. The offsets belong to the topic's id: if a topic was deleted and made anew, or retention has deleted
+    records that were not read, the tasks fail with an error that names it, until the connector's offsets are reset or
+    altered. The positions are in the sink; after its commit they are also published to the consumer group connect-NAME,
+    as Kafka Connect has it, for Kafka's tools and lag exporters: a task never reads that group.
     """
 
     Settings = KafkaSourceSettings

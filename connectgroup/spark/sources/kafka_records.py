@@ -10,6 +10,7 @@ import base64
 import decimal
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,6 +27,7 @@ from .json_values import (
     check_case,
     check_years,
     exactly,
+    is_number_as_text,
     loads,
     may_be_small,
     objects_of,
@@ -48,6 +50,10 @@ _AVRO: Final = "allowed: values of value.converter.avro.schema in its encoding, 
 _NOT_THE_FIELDS: Final = "the value is not JSON with the fields of source.schema: "
 _SOURCE_ERROR: Final = "connectgroup.dataplane.errors.SourceError: "
 _NOTHING: Final[Mapping[str, Any]] = {}
+_LOGICAL: Final = ("org.apache.kafka.connect.data.", "io.debezium.time.")
+"""Names of schemas that tell what a number counts begin with one of these, and end with one of ``_COUNTED``."""
+_COUNTED: Final = {"TIMESTAMP": "Timestamp", "DATE": "Date"}
+"""What is read as a column of a type: milliseconds, and days. Others, such as ``MicroTimestamp``, are other times."""
 _MAX_DIGITS: Final = 1_000
 """Characters of the base64 of a decimal, and the greatest scale."""
 
@@ -304,6 +310,7 @@ class KafkaValues:
         import pyarrow as pa
 
         present = [value for value in values if value is not None]
+        times = {column.name: _COUNTED[column.type] for column in self.fields if column.type in _COUNTED}
 
         def payloads(*, exact: bool) -> list[Mapping[str, Any]]:
             objects = objects_of(present)
@@ -314,7 +321,10 @@ class KafkaValues:
                 payload = _NOTHING if whole is None else _payload(whole)
                 if not isinstance(payload, dict) and payload is not None and payload is not _NOTHING:
                     raise _NoSchema
-                rows.append(self._plain(payload or _NOTHING, (whole or _NOTHING).get("schema")))
+                schema = (whole or _NOTHING).get("schema")
+                if times and payload and not exact:
+                    _check_times(payload, schema, times)
+                rows.append(self._plain(payload or _NOTHING, schema))
             return rows
 
         rows = payloads(exact=False)
@@ -329,7 +339,7 @@ class KafkaValues:
                     arrays[at] = arrays[at].cast(pa.int32()).cast(pa.date32())
                 check_years(arrays[at])
             except (pa.ArrowException, OverflowError) as error:
-                raise _NoTime(column.name) from error
+                raise _NoTime(f"{printable(column.name)} is a time outside of the years 1 to 9999") from error
         return arrays
 
     def _plain(self, payload: Mapping[str, Any], schema: Any) -> Mapping[str, Any]:
@@ -337,7 +347,7 @@ class KafkaValues:
         names = [column.name for column in self.fields if column.type.startswith("DECIMAL")]
         if not names or not payload:
             return payload
-        kinds = {str(each.get("field")): each for each in _listed(schema, "fields") if isinstance(each, dict)}
+        kinds = _kinds(schema)
         return {**payload, **{name: _number(payload.get(name), kinds.get(name, {})) for name in names}}
 
     def _shown(self, value: bytes) -> str:
@@ -350,8 +360,7 @@ class KafkaValues:
         if isinstance(error, _NoSchema):
             return _NO_SCHEMA.format(name=error.name)
         if isinstance(error, _NoTime):
-            what = f"{printable(str(error))} is a time outside of the years 1 to 9999"
-            return f"{_NOT_THE_FIELDS}{what}; allowed: milliseconds since 1970, and days for a DATE"
+            return f"{_NOT_THE_FIELDS}{error}; allowed: milliseconds since 1970, and days for a DATE; or another type"
         if self.codec is not None:
             return f"{error}; {_AVRO}"
         try:
@@ -361,10 +370,16 @@ class KafkaValues:
         if not self.value_schemas:
             return _NOT_THE_FIELDS + self._json.explain(text)
         try:
-            payload = _payload(loads(text))
+            whole = loads(text, exact=True)
+            payload = _payload(whole)
         except (ValueError, RecursionError, AttributeError):
             return _NO_SCHEMA.format(name="value")
-        return _NOT_THE_FIELDS + self._written.explain(json.dumps(payload))
+        if not isinstance(payload, dict):
+            return _NOT_THE_FIELDS + self._written.explain(json.dumps(loads(text)["payload"]))
+        with suppress(*FAULTS):  # of a decimal, which is explained
+            fields = self._plain(payload, whole["schema"]).items()
+            payload = {name: f"{each:f}" if isinstance(each, decimal.Decimal) else each for name, each in fields}
+        return _NOT_THE_FIELDS + self._written.explain(str(texts_of([payload])[0]))
 
 
 class _NoSchema(ValueError):
@@ -380,7 +395,7 @@ class _NoSchema(ValueError):
 
 
 class _NoTime(ValueError):
-    """A number is no time of a column; carries its name."""
+    """A value is no time of its column; carries the column's name, and what the value is."""
 
 
 def _payload(whole: Mapping[str, Any], name: str = "value") -> Any:
@@ -411,13 +426,38 @@ def _listed(schema: Any, name: str) -> list[Any]:
     return found if isinstance(found, list) else []
 
 
+def _kinds(schema: Any) -> dict[str, Mapping[str, Any]]:
+    """Return the schema of each field, by its name."""
+    return {str(each.get("field")): each for each in _listed(schema, "fields") if isinstance(each, dict)}
+
+
+def _check_times(payload: Mapping[str, Any], schema: Any, times: Mapping[str, str]) -> None:
+    """Check that values are numbers of what their columns count: a day would be a moment in January 1970.
+
+    Args:
+        times: the columns that are times, and the end of the name of their schema.
+
+    Raises:
+        _NoTime: one is not.
+    """
+    kinds = _kinds(schema)
+    for name, counted in times.items():
+        value, written = payload.get(name), str(kinds.get(name, _NOTHING).get("name"))
+        if value is None:
+            continue
+        if written.startswith(_LOGICAL) and written.rpartition(".")[2] != counted:
+            raise _NoTime(f"{printable(name)} has the schema {printable(written)}")
+        if type(value) is not int:
+            raise _NoTime(f"{printable(name)} is {printable(json.dumps(value), limit=200)}")
+
+
 def _number(value: Any, schema: Mapping[str, Any]) -> Any:
-    """Return a decimal of Kafka Connect; a number as it is.
+    """Return a decimal of Kafka Connect; a number, as ``decimal.format=NUMERIC`` writes it, as it is.
 
     Raises:
         ValueError: the value is no base64, or has more digits than any decimal.
     """
-    if not isinstance(value, str) or schema.get("type") != "bytes":
+    if not isinstance(value, str) or schema.get("type") != "bytes" or is_number_as_text(value):
         return value
     parameters = schema.get("parameters")
     scale = int(parameters.get("scale", 0)) if isinstance(parameters, dict) else 0
