@@ -96,6 +96,7 @@ def test_transform_changes_the_value(spark: None, settings: Row, first: Row) -> 
         ({"type": "ValueToKey", "fields": "a"}, "a INT, key STRING", "type"),
         ({"type": "Flatten", "delimiter": ""}, "ke STRUCT<y: INT>, value STRING, key STRING", "delimiter"),
         ({"type": "ExtractField", "field": "s"}, "s STRUCT<topic: STRING>, topic STRING", "field"),
+        ({"type": "sql", "query": "SELECT *, trim(name) AS name FROM batch"}, SCHEMA, "query"),
     ],
     ids=lambda value: value["type"] if isinstance(value, dict) else "",
 )

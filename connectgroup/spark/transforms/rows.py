@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
@@ -9,6 +10,7 @@ from pydantic import Field
 from ...dataplane.settings import PluginSettings
 from ...dataplane.transform import Place, Predicate, Transform, quoted
 from ...errors import ConfigError
+from ...protocol.units import printable
 from .expressions import checked, condition, query
 from .routing import ALLOWED, check_pattern, is_topic
 
@@ -57,14 +59,22 @@ class SqlSettings(PluginSettings):
 
 
 class Sql(Transform):
-    """Replaces the rows of a batch by the result of a query; the view ``batch`` has the rows."""
+    """Replaces the rows of a batch by the result of a query; the view ``batch`` has the rows. Two columns of one name,
+    as of ``SELECT *, trim(name) AS name FROM batch``, are an error.
+    """
 
     Settings = SqlSettings
 
     def apply(self, frame: DataFrame) -> DataFrame:
         # The session of a batch belongs to one query, so the view is not shared with other tasks.
         frame.createOrReplaceTempView("batch")
-        return query(frame, self.settings.query, self.place, "query")
+        found = query(frame, self.settings.query, self.place, "query")
+        # A row of a sink has one value for each name: the other one would be lost.
+        for name, count in Counter(found.columns).items():
+            if count > 1:
+                allowed = "a query with one column of each name; ReplaceField drops the former one"
+                raise ConfigError(f"{self.place.prefix}query", f"{count} columns {printable(name)}", allowed)
+        return found
 
 
 class TopicNameMatchesSettings(PluginSettings):
