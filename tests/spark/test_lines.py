@@ -229,6 +229,18 @@ def test_columns_without_a_schema_are_strings_named_by_the_first_header(tmp_path
         inferred_columns(tmp_path, LineDialect("csv"))
 
 
+@pytest.mark.parametrize("number", [1 << 63, (1 << 64) - 1, -(1 << 63) - 1, 10**38 - 1])
+def test_whole_number_beyond_64_bits_is_of_a_type_that_holds_it(tmp_path: Path, number: int) -> None:
+    """DOUBLE, as which it was inferred, has not all of its digits: the file was an error."""
+    data = f'{{"a": 7, "b": 1.5}}\n{{"a": {number}, "b": 2}}\n'.encode()
+    (tmp_path / "x").write_bytes(data)
+    columns = inferred_columns(tmp_path, LineDialect("jsonl"))
+    assert columns is not None
+    assert to_ddl(columns) == "`a` DECIMAL(38,0), `b` DOUBLE"
+    rows = read_range(tmp_path, Range(slice="x", start=0, end=len(data)), columns, LineDialect("jsonl"))
+    assert rows.to_pylist() == [{"a": 7, "b": 1.5}, {"a": number, "b": 2.0}]
+
+
 def test_names_of_types_are_those_of_spark() -> None:
     found = from_ddl(
         "a decimal, b DEC(5), `c,(d` Numeric(38, 38), e: DECIMAL ( 4 , 2 ) , f BYTE, g long, h TIMESTAMP_LTZ, i REAL"

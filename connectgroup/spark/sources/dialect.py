@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from ...dataplane.columns import Column, Columns, check_names
+from ...dataplane.columns import MAX_PRECISION, Column, Columns, check_names
 from ...dataplane.errors import BadLine, SourceError
 from ...errors import ConfigError
 from ...protocol.units import printable
@@ -46,6 +46,8 @@ _NO_CHARSETS: Final = ("unicode-escape", "raw-unicode-escape", "punycode", "idna
 _ASCII: Final = "\n\r\t ,;|\"'{}[]:.0123456789ABCabc"
 _TRAILING: Final = ". A delimiter ends the header: without it, or with "
 _TYPES: Final[dict[type, str]] = {bool: "BOOLEAN", int: "BIGINT", float: "DOUBLE"}
+_LARGE: Final = f"DECIMAL({MAX_PRECISION},0)"
+"""Whole numbers beyond 64 bits, such as unsigned ones: DOUBLE has not all of their digits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,8 +309,9 @@ def columns_to_add(lines: bytes) -> Columns:
 def columns_of_objects(path: Path, lines: bytes) -> Columns:
     """Return the fields of the objects in some lines, in the order in which they first appear.
 
-    A field is BOOLEAN, BIGINT or DOUBLE if all its values are; integers and other numbers together are DOUBLE.
-    Everything else is STRING: also dates, nested values, which are read as JSON text, and fields that are always null.
+    A field is BOOLEAN, BIGINT or DOUBLE if all its values are; integers and other numbers together are DOUBLE, whole
+    numbers of which some are beyond 64 bits DECIMAL(38,0). Everything else is STRING: also dates, nested values, which
+    are read as JSON text, and fields that are always null.
 
     Args:
         path: the file, for errors.
@@ -346,11 +349,13 @@ def _is_text(name: str) -> bool:
 
 def _type_of(value: Any) -> str:
     if type(value) is int and not -(1 << 63) <= value < 1 << 63:
-        return "DOUBLE"
+        return _LARGE if abs(value) < 10**MAX_PRECISION else "DOUBLE"
     return _TYPES.get(type(value), "STRING")
 
 
 def _common(types: set[str]) -> str:
-    if types == {"BIGINT", "DOUBLE"}:
+    if types == {"BIGINT", _LARGE}:
+        return _LARGE
+    if "DOUBLE" in types and types <= {"BIGINT", "DOUBLE", _LARGE}:
         return "DOUBLE"
     return next(iter(types)) if len(types) == 1 else "STRING"
