@@ -14,6 +14,7 @@ import json
 import math
 import re
 import struct
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -113,7 +114,6 @@ class AvroCodec:
     _header: bytes = b""
     _kinds: tuple[_Kind, ...] = ()
     _bounded: tuple[_Kind, ...] = ()
-    _uuids: tuple[str, ...] = ()
 
     def __reduce__(self) -> tuple[type[AvroCodec], tuple[str, Encoding]]:
         return AvroCodec, (self.schema, self.encoding)
@@ -161,12 +161,12 @@ class AvroCodec:
         assert isinstance(found, dict)
         for kind in self._bounded:
             field = found[kind.name]
-            if field is not None and kind.form == "decimal":
+            if field is not None and kind.form == "uuid":
+                kind.check_uuid(field)
+            elif field is not None and kind.form == "decimal":
                 field = found[kind.name] = kind.decimal_of(field)
             elif field is not None and not kind.keeps(field):
                 raise ValueError(kind.beyond(field))
-        for name in self._uuids:
-            found[name] = None if found[name] is None else str(found[name])
         return found
 
     def encode(self, fields: Mapping[str, Any]) -> bytes:
@@ -213,12 +213,12 @@ class AvroCodec:
                 # fastavro returns the bytes in the order of the encoding.
                 self._header = _MAGIC + bytes.fromhex(fingerprint(to_parsing_canonical_form(plain), "CRC-64-AVRO"))
             self._kinds = tuple(_Kind.of(each) for each in plain["fields"])
-            # The encoding of these holds larger numbers, too.
-            self._bounded = tuple(each for each in self._kinds if each.form in ("int", "decimal"))
-            self._uuids = tuple(each.name for each in self._kinds if each.form == "uuid")
+            # The encoding of these holds other values, too.
+            self._bounded = tuple(each for each in self._kinds if each.form in ("int", "decimal", "uuid"))
             self._parsed = parse_schema(plain)
-            # fastavro makes a number of all bytes of a decimal, in time quadratic in their count, and rounds it.
-            self._plain = parse_schema({**plain, "fields": [_without_decimals(each) for each in plain["fields"]]})
+            # fastavro makes a number of all bytes of a decimal, in time quadratic in their count, and rounds it; and a
+            # UUID of a text: its own text has small letters, and hyphens.
+            self._plain = parse_schema({**plain, "fields": [_without_types(each) for each in plain["fields"]]})
         return self._parsed
 
 
@@ -273,6 +273,17 @@ class _Kind:
             shown = decimal.Decimal(unscaled).scaleb(-scale, _EXACT) if is_short else f"of {len(data)} bytes"
             raise ValueError(self.beyond(shown))
         return decimal.Decimal(unscaled).scaleb(-scale, _EXACT)
+
+    def check_uuid(self, text: str) -> None:
+        """Check that a text is a UUID.
+
+        Raises:
+            ValueError: it is none.
+        """
+        try:
+            uuid.UUID(text)
+        except ValueError as error:
+            raise ValueError(self.beyond(text)) from error
 
     def beyond(self, value: object) -> str:
         """Return the error for a value that was read and is not of the type."""
@@ -338,14 +349,14 @@ _PACKED: Final = {"float": "<f", "double": "<d"}
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
-def _without_decimals(written: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a field whose decimals are plain bytes."""
+def _without_types(written: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a field whose decimals are plain bytes, and UUIDs texts."""
 
     def plain(kind: Any) -> Any:
         if isinstance(kind, list):
             return [plain(each) for each in kind]
-        is_decimal = isinstance(kind, dict) and kind.get("logicalType") == "decimal"
-        return {name: value for name, value in kind.items() if name != "logicalType"} if is_decimal else kind
+        is_other = isinstance(kind, dict) and kind.get("logicalType") in ("decimal", "uuid")
+        return {name: value for name, value in kind.items() if name != "logicalType"} if is_other else kind
 
     return {**written, "type": plain(written["type"])}
 

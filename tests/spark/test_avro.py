@@ -80,7 +80,7 @@ VALUES: list[tuple[object, list[object], list[object]]] = [
     (AT, [NOON, NOON.replace(microsecond=1000)], [NOON.replace(microsecond=1), NOON.date(), 5]),
     (MICROS, [NOON.replace(microsecond=1)], [NOON.date(), 5, "x"]),
     (DECIMAL, [decimal.Decimal("-99.99")], [decimal.Decimal("1.234"), decimal.Decimal("123.45"), 5, 1.5, b"x"]),
-    (UUID, ["00000000-0000-0000-0000-000000000001"], ["1", "no uuid", 5]),
+    (UUID, ["00000000-0000-0000-0000-000000000001", "ABcdef00-0000-0000-0000-00000000000F"], ["1", "no uuid", 5]),
 ]
 
 
