@@ -72,6 +72,9 @@ def test_null_word_is_null_in_every_type(tmp_path: Path) -> None:
     assert found == [{"a": None, "b": None}, {"a": 1, "b": "NA"}]
     with pytest.raises(BadLine, match="a is 'NA'; allowed: INT or null"):
         read_range(tmp_path, Range(slice="x", start=4, end=17), AB, LineDialect("csv"))
+    (tmp_path / "y").write_bytes(CSV_HEADER + b'"NA",x\n')
+    with pytest.raises(BadLine, match=r'a is "NA"; allowed: INT or null, null without quotes$'):
+        read_range(tmp_path, Range(slice="y", start=4, end=11), AB, LineDialect("csv", "NA"))
 
 
 def test_header_is_read_once_at_the_start_of_a_file(tmp_path: Path) -> None:

@@ -329,8 +329,11 @@ class LineParser:
             except FAULTS:
                 return f"{printable(name)} is {printable(value)!r}; allowed: {self._json.allowed(column)}"
         for name, value in zip(names, fields, strict=True):
-            if value == "" and name in columns and columns[name].type != "STRING":
-                return f'{printable(name)} is ""; allowed: {self._json.allowed(columns[name])}, null without quotes'
+            quoted = f"{dialect.quote}{value}{dialect.quote}"
+            is_null = value in ("", dialect.null) and quoted in line
+            if is_null and name in columns and columns[name].type != "STRING":
+                allowed = f"{self._json.allowed(columns[name])}, null without quotes"
+                return f"{printable(name)} is {printable(quoted)}; allowed: {allowed}"
         return "not a CSV record; allowed: one record a line, no line breaks inside quotes"
 
     def _explain_jsonl(self, line: str) -> str:
