@@ -44,6 +44,7 @@ from connectgroup.rest.events import Rates
 from connectgroup.rest.server import RestServer
 from tests.coordinator.builders import GROUP
 from tests.integration.processes import ATTEMPTS
+from tests.volume import SIZE
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser, ConsoleMessage, Page
@@ -208,9 +209,11 @@ class Tab:
         return found
 
     async def screenshot(self, name: str, *, whole: bool = False) -> None:
-        """Write a screenshot for people to look at."""
+        """Write a screenshot for people to look at; not in a user's run: fifty of them are seconds of a core."""
         if whole:
             await self.page.evaluate("scrollTo(0, 0)")
+        if SIZE == "user":
+            return
         SCREENSHOTS.mkdir(parents=True, exist_ok=True)
         await self.page.screenshot(path=SCREENSHOTS / f"{name}.png", full_page=whole)
 

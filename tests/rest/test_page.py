@@ -1,4 +1,4 @@
-"""The live page in Chromium. Its screenshots are written to ``artifacts/page``, for people to look at."""
+"""The live page in Chromium. With ``TEST_VOLUME=ci``, screenshots are written to ``artifacts/page``, for people."""
 
 from __future__ import annotations
 
