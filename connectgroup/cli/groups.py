@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from ..errors import NO_VALUE, ConfigError, CoordinatorNotAvailable, from_code
+from ..errors import NO_VALUE, ConfigError, CoordinatorNotAvailable, LogError, from_code
 from ..protocol.messages.common import each_unit
 from ..protocol.messages.describe import DescribedGroup, DescribedMember, DescribedUnit
 from ..protocol.messages.offsets import FetchedTopic
@@ -329,12 +329,17 @@ async def recover_log(options: argparse.Namespace) -> int:
     else:
         logs = [SqliteLog(log_file(options.log), restored=True)]
     recovered: list[str] = []
+    unreadable: list[LogError] = []
     try:
         for each in logs:
-            recovered += await recover(each, now_ms=wall_clock_ms())
+            names, errors = await recover(each, now_ms=wall_clock_ms())
+            recovered += names
+            unreadable += errors
     finally:  # also of the partitions before one that another coordinator owns
         for group_id in sorted(recovered):
             print(f"group {printable(group_id)}: recovered")
+    if unreadable:
+        raise LogError("; ".join(map(str, unreadable)))
     if not recovered:
         print("no group to recover")
     return 0

@@ -161,15 +161,18 @@ def _type_name(records: Sequence[Record], default: str) -> str:
 CAUSE = "removed: the log was recovered from an older copy"
 
 
-async def recover(log: Log, *, now_ms: int) -> list[str]:
-    """Open a log, recover its groups of type ``connect``, and close it; return their names.
+async def recover(log: Log, *, now_ms: int) -> tuple[list[str], list[LogError]]:
+    """Open a log, recover its groups of type ``connect``, and close it.
 
     Args:
         log: no coordinator may have it open.
         now_ms: the wall clock.
 
+    Returns:
+        The names of the recovered groups; and the errors of those that cannot be read, and are not served either.
+
     Raises:
-        LogError: the log cannot be opened, or a group cannot be read; the groups before it have been recovered.
+        LogError: the log cannot be opened.
     """
     await log.open()
     try:
@@ -181,14 +184,13 @@ async def recover(log: Log, *, now_ms: int) -> list[str]:
         await log.close()
 
 
-async def recover_groups(log: Log, *, now_ms: int, skips_unreadable: bool = False) -> list[str]:
-    """As ``recover``, of a log that is open; a group that cannot be read may be skipped, since it is not served."""
-    recovered = []
+async def recover_groups(log: Log, *, now_ms: int) -> tuple[list[str], list[LogError]]:
+    """As ``recover``, of a log that is open."""
+    recovered, unreadable = list[str](), list[LogError]()
     for group_id, records in sorted((await log.load()).items()):
         if isinstance(records, LogError):
-            if skips_unreadable:
-                continue
-            raise records
+            unreadable.append(records)
+            continue
         types = [record.group_type for record in records if isinstance(record, GroupRecord)]
         if types[-1:] != [GROUP_TYPE]:
             continue
@@ -209,7 +211,7 @@ async def recover_groups(log: Log, *, now_ms: int, skips_unreadable: bool = Fals
         )
         await log.append(draft.records)
         recovered.append(group_id)
-    return recovered
+    return recovered, unreadable
 
 
 # --------------------------------------------------------------------------------------------------

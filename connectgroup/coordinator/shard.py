@@ -161,7 +161,7 @@ class Shard:
                 )
             if shared is not None and (lost := shared.lost_records):
                 logger.error("the log may lack acknowledged records (%s): its groups are recovered", lost)
-                await recover_groups(shared, now_ms=self.groups.clock_ms(), skips_unreadable=True)
+                await recover_groups(shared, now_ms=self.groups.clock_ms())
             stored = await self._log.load()
             if shared is not None:
                 await shared.check_writable()  # renews the lease: a large group takes most of a second

@@ -49,7 +49,7 @@ async def test_tasks_write_again_after_an_older_copy_of_the_log_was_recovered(tm
     older = await token_of_a(deepcopy(copy), joins=1)
     with pytest.raises(TaskFenced):
         claim(sink, older)
-    assert await recover(MemoryLog(copy), now_ms=10_000_000) == [GROUP]
+    assert await recover(MemoryLog(copy), now_ms=10_000_000) == ([GROUP], [])
     async with serving(MemoryLog(copy)) as coordinator:
         group = await look(coordinator)
         assert not group.members

@@ -596,7 +596,7 @@ async def test_log_on_another_server_is_recovered_until_its_owner_has_proved_tha
     async with opened(third):
         assert "it was restored, or is on another server than before: " in third.lost_records
         assert "not a/00000001/1" in third.lost_records
-        assert await recover_groups(third, now_ms=1_000) == ["g"]
+        assert await recover_groups(third, now_ms=1_000) == (["g"], [])
         group = [record for record in await contents(third) if isinstance(record, GroupRecord)][-1]
         assert (group.created_ms, group.epoch) == (6_000, 4), "a new incarnation, whose fencing tokens are higher"
         await third.mark_serving()
@@ -624,7 +624,7 @@ async def test_older_dump_that_is_put_back_while_no_coordinator_runs_is_recogniz
     async with opened(third):
         assert "it was restored, or is on another server than before" in third.lost_records
         assert member("gone") not in await contents(third)
-        assert await recover_groups(third, now_ms=1_000) == ["g"]
+        assert await recover_groups(third, now_ms=1_000) == (["g"], [])
         await third.mark_serving()
     fourth, _ = log_at(database)
     async with opened(fourth):

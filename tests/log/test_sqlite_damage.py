@@ -8,6 +8,7 @@ import os
 import random
 import shutil
 import sqlite3
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,10 @@ from connectgroup.errors import LogError
 from connectgroup.log.rows import row_checksum
 from connectgroup.log.sqlite.log import SqliteLog
 from connectgroup.log.sqlite.wal import check_wal
-from connectgroup.testing.contracts.log import opened
+from connectgroup.protocol.records.connect import GroupRecord
+from connectgroup.testing.contracts.log import contents, member, opened
+from tests.guides import ROOT, blocks
+from tests.integration.processes import call_command
 
 from .sqlite_helpers import alter, filled_log, killed_after, parts_in, states_of
 
@@ -262,3 +266,41 @@ async def test_coordinator_epoch_of_an_older_copy_is_above_those_that_workers_ha
     shutil.copy(copy, path)
     async with opened(SqliteLog(path)) as log:
         assert log.epoch > seen
+
+
+async def test_groups_beside_one_that_cannot_be_read_are_recovered_and_named(tmp_path: Path) -> None:
+    path = tmp_path / "groups.db"
+    async with opened(SqliteLog(path)) as log:
+        for group in "abc":
+            await log.append([GroupRecord(group_id=group, epoch=3, created_ms=1_000)])
+    alter(path, "UPDATE records SET value = zeroblob(5) WHERE group_id = 'b'")
+    done = await asyncio.to_thread(call_command, "groups", "recover", path)
+    assert (done.code, done.out) == (2, "group a: recovered\ngroup c: recovered\n")
+    assert "group b: its checksum is" in done.err
+    assert done.err.count("\n") == 1
+
+
+async def test_copy_is_put_back_after_a_crash_as_the_guide_says(tmp_path: Path) -> None:
+    """docs/operations.md: without what the crash has left of the former file, which would damage the copy."""
+    at, backup, crashed = (tmp_path / name for name in ("at", "backup", "crashed"))
+    at.mkdir()
+    backup.mkdir()
+    log, path = SqliteLog(at / "groups.sqlite"), crashed / "groups.sqlite"
+    async with opened(log):
+        await log.append([GroupRecord(group_id="g", epoch=3, created_ms=1_000)])
+    shutil.copy(at / "groups.sqlite", backup)
+    async with opened(log):
+        for size in 5_000_000, 1, 1:  # the first one is more than SQLite keeps in its write-ahead log
+            await log.append([member("m", host="x" * size)])
+        shutil.copytree(at, crashed)
+    assert (crashed / "groups.sqlite-wal").stat().st_size > 0
+    (block,) = (each.text for each in blocks((ROOT / "docs/operations.md").read_text("utf-8")) if "-wal" in each.text)
+    for line in block.replace("/var/lib/connectgroup", str(crashed)).replace("/backup", str(backup)).splitlines():
+        name, *words = line.split()
+        if name == "connectgroup":
+            done = await asyncio.to_thread(call_command, *words)
+            assert (done.code, done.out) == (0, "group g: recovered\n"), done.err
+        else:
+            await asyncio.to_thread(subprocess.run, [name, *words], check=True)
+    async with opened(SqliteLog(path)) as put_back:
+        assert [each.epoch for each in await contents(put_back) if isinstance(each, GroupRecord)][-1:] == [4]
