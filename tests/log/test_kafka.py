@@ -40,12 +40,17 @@ pytest.importorskip("confluent_kafka")
 import confluent_kafka
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
     AdminClient,
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
     NewPartitions,
     NewTopic,
+    ResourcePatternType,
     ResourceType,
 )
 
@@ -557,6 +562,22 @@ async def test_outcome_of_a_batch_is_unknown_when_the_owner_is_fenced_again_and_
         assert await contents(log) == [member("a"), member("c")]
 
 
+async def test_owner_that_is_stopped_after_a_batch_that_failed_hands_over_at_once(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = new_topic()
+    log, _ = log_at(broker, topic, lease_s=LONG_S)
+    upcoming = Fences(broker, topic, monkeypatch)
+    async with opened(log):
+        await log.append([member("a")])
+        upcoming += ["before"] * FENCES
+        with pytest.raises(LogError, match="outcome of a change is unknown"):
+            await log.append([member("b")])
+    again, _ = log_at(broker, topic)
+    async with opened(again):  # it does not wait for the lease
+        assert await contents(again) == [member("a")]
+
+
 async def test_of_coordinators_that_start_together_one_opens_the_log(broker: Broker) -> None:
     """The topic is missing, too. Those that lose against each other's fence take the log again."""
     topic = new_topic()
@@ -743,31 +764,42 @@ def wait_for_partitions(broker: Broker, topic: str, count: int) -> None:
         time.sleep(0.05)
 
 
-async def test_topic_keeps_the_number_of_partitions_of_its_first_start(broker: Broker) -> None:
-    """With more of them, groups would be in other partitions than before."""
+async def test_topic_keeps_the_number_of_partitions_of_its_first_start(
+    broker: Broker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With more of them, groups would be in other partitions than before: the log goes on without those added later."""
     topic = new_topic()
-    first, same, fewer = (log_at(broker, topic)[0] for _ in range(3))
+    first, same, other, later = (log_at(broker, topic)[0] for _ in range(4))
     first.expect_partitions(3)
     async with opened(first):
         assert first.partitions == 3
         await first.append([member("a")])
-        async with opened(first.partition(2)) as other:
-            await other.append([member("b")])
-            assert await contents(other) == [member("b")]
+        async with opened(first.partition(2)) as last:
+            await last.append([member("b")])
+            assert await contents(last) == [member("b")]
         assert await contents(first) == [member("a")]
     await same.connect()
     assert same.partitions == 3
-    fewer.expect_partitions(1)
-    with pytest.raises(LogError, match=r"the topic has 3 partitions, not 1: .*; allowed: --partitions 3, or none"):
-        await fewer.connect()
+    other.expect_partitions(1)
+    with pytest.raises(LogError, match=r"started with 3 partitions, not 1: .*; allowed: --partitions 3, or none"):
+        await other.connect()
 
     asked = admin(broker)
     asked.create_partitions([NewPartitions(topic, 4)])[topic].result(30)
     await asyncio.to_thread(wait_for_partitions, broker, topic, 4)
-    later, _ = log_at(broker, topic)
-    with pytest.raises(LogError, match="the topic has 4 partitions, the log was started with 3: partitions were added"):
-        await later.connect()
-    for log in same, fewer, later:
+    other.expect_partitions(4)
+    with pytest.raises(LogError, match=r"started with 3 partitions, not 4: .*; allowed: --partitions 3, or none"):
+        await other.connect()
+    for log in same, later:
+        caplog.clear()
+        async with opened(log):
+            assert log.partitions == 3
+            assert await contents(log) == [member("a")]
+            async with opened(log.partition(2)) as last:
+                assert await contents(last) == [member("b")]
+        warnings = [each for each in caplog.messages if "the log goes on with the first 3" in each]
+        assert len(warnings) == 1, caplog.messages
+    for log in same, other:
         await log.close()
 
 
@@ -857,8 +889,13 @@ def wait_for_no_leader(asked: AdminClient, topic: str) -> None:
         time.sleep(0.1)
 
 
+def wait_for_one_in_sync(asked: AdminClient, topic: str) -> None:
+    while len(asked.list_topics(topic, timeout=10).topics[topic].partitions[0].isrs) > 1:
+        time.sleep(0.1)
+
+
 @ci_only("two brokers, 20 s; in a user's run, test_election has a database that is away")
-async def test_topic_without_a_leader_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_topic_without_a_leader_or_with_too_few_replicas_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """As when all machines start again: a coordinator that starts waits, and does not end."""
     from tests.consumer.broker import running_broker
 
@@ -867,14 +904,90 @@ async def test_topic_without_a_leader_is_waited_for(monkeypatch: pytest.MonkeyPa
         asked, topic = admin(first), new_topic()
         create_on_second = NewTopic(topic, 1, replica_assignment=[[2]], config={"cleanup.policy": "compact"})
         asked.create_topics([create_on_second])[topic].result(30)
-        log, _ = log_at(first, topic)
-        await log.connect()
+        on_both = new_topic()
+        settings = {"cleanup.policy": "compact", "min.insync.replicas": "2"}
+        asked.create_topics([NewTopic(on_both, 1, replica_assignment=[[1, 2]], config=settings)])[on_both].result(30)
+        log, replicated = (log_at(first, name)[0] for name in (topic, on_both))
+        for each in log, replicated:
+            await each.connect()
         await asyncio.to_thread(second.kill)
         await asyncio.to_thread(wait_for_no_leader, asked, topic)
         for each in log, log_at(first, topic)[0]:
             with pytest.raises(LogAway):
                 await each.connect()
             await each.close()
+        await asyncio.to_thread(wait_for_one_in_sync, asked, on_both)
+        for each in replicated, log_at(first, on_both)[0]:
+            with pytest.raises(LogAway, match=r"1 of the topic's replicas are in sync, .* requires 2"):
+                await each.connect()
+            await each.close()
+
+
+RIGHTS = (
+    AclOperation.READ,
+    AclOperation.WRITE,
+    AclOperation.DESCRIBE,
+    AclOperation.DESCRIBE_CONFIGS,
+    AclOperation.CREATE,
+)
+"""On the topic, as the guide lists them."""
+
+
+def log_of_user(broker: Broker, topic: str, rights: Sequence[AclOperation]) -> LeasedLog:
+    """A log for which the user has these rights on the topic, those of the guide on the transactional id, and none on
+    the group that librdkafka asks about."""
+    from tests.consumer.broker import PASSWORD
+
+    transactional_id, group = f"connectgroup-log-{topic}", f"connectgroup-{topic}"
+    rules = [
+        *((ResourceType.TOPIC, topic, each, AclPermissionType.ALLOW) for each in rights),
+        (ResourceType.TRANSACTIONAL_ID, transactional_id, AclOperation.WRITE, AclPermissionType.ALLOW),
+        (ResourceType.TRANSACTIONAL_ID, transactional_id, AclOperation.DESCRIBE, AclPermissionType.ALLOW),
+        (ResourceType.GROUP, group, AclOperation.ALL, AclPermissionType.DENY),
+    ]
+    bindings = [
+        AclBinding(kind, name, ResourcePatternType.LITERAL, "User:alice", "*", operation, permission)
+        for kind, name, operation, permission in rules
+    ]
+    asked = admin(broker)
+    for created in asked.create_acls(bindings).values():
+        created.result(30)
+    of_any = ResourceType.ANY, None, ResourcePatternType.ANY
+    of_user = AclBindingFilter(*of_any, "User:alice", None, AclOperation.ANY, AclPermissionType.ANY)  # type: ignore[arg-type]
+    while not {*bindings} <= {*asked.describe_acls(of_user).result(30)}:
+        time.sleep(0.05)
+    client = {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "SCRAM-SHA-256",
+        "sasl.username": "alice",
+        "sasl.password": PASSWORD,
+        "ssl.ca.location": f"{broker.certificates}/server.pem",
+    }
+    return LeasedLog(KafkaStore(broker.sasl, topic, client=client), lease_s=LEASE_S)
+
+
+async def test_user_needs_the_rights_that_the_guide_lists_and_no_others(broker: Broker) -> None:
+    topic = new_topic()
+    owner, standby = (log_of_user(broker, topic, RIGHTS) for _ in range(2))
+    written = [member(f"{number:02}") for number in range(20)]
+    async with opened(owner):
+        for each in written:  # the answer about the group comes some time after the first record
+            await owner.append([each])
+            with pytest.raises(LogHeld):
+                await standby.open()
+    async with opened(standby):
+        assert await contents(standby) == written
+
+
+async def test_missing_right_is_named(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leased, "ANSWER_S", 60.0)  # of a busy machine
+    topic = new_topic()
+    async with opened(log_at(broker, topic)[0]):
+        pass
+    log = log_of_user(broker, topic, [each for each in RIGHTS if each is not AclOperation.READ])
+    with pytest.raises(LogError, match=r"authorization failed.*; allowed: a user with Read, Write, Describe and"):
+        await log.open()
+    await log.close()
 
 
 async def test_connections_with_tls_and_a_login(broker: Broker, tmp_path: Path) -> None:

@@ -116,6 +116,7 @@ class KafkaStore(LeasedStore):
         self._standby = Standby()
         self._address = self._namesake = ""
         self._is_registered = False  # this process was found to stand by
+        self._knows_partitions = False  # with how many of several the log was started
 
     @property
     def max_record_bytes(self) -> int | None:
@@ -197,14 +198,11 @@ class KafkaStore(LeasedStore):
         topic = self._topic
         try:
             topic.check()
-            if topic.partition.partition == 0 and self._tail is None and topic.partitions > 1:
-                # Groups would be in other partitions than before.
+            topic.check_in_sync()
+            if topic.partition.partition == 0 and topic.found_partitions > 1 and not self._knows_partitions:
                 started = self._caught_up(topic.end()).owner
-                if started.epoch and started.partitions != topic.partitions:
-                    raise LogError(
-                        f"{self.name}: the topic has {topic.partitions} partitions, the log was started with "
-                        f"{started.partitions}: partitions were added to the topic; allowed: the topic as it was"
-                    )
+                topic.settle_partitions(started.partitions if started.epoch else None, self.expected_partitions)
+                self._knows_partitions = True
         except LogError as error:
             if topic.is_away(error):
                 raise LogAway(str(error)) from error
@@ -217,6 +215,7 @@ class KafkaStore(LeasedStore):
         due = self._standby.process != process or now * 1000 >= self._standby.seen_ms + REGISTER_S * 1000
         if due or self._tail is None:
             self._topic.check()
+            self._topic.check_in_sync()
         tail = self._caught_up(self._topic.end())
         if due:  # once it has read to the end: one that cannot is shown with a growing lag, then not at all
             since = self._standby.since_ms if self._standby.process == process else _ms(now)
@@ -455,7 +454,8 @@ class KafkaStore(LeasedStore):
 
         owner = self._owner
         try:
-            if owner is not None and owner.state.holder == holder and owner.producer is not None:
+            # Without a producer, after a change that failed, a new one is made, unless the lease is over anyway.
+            if owner is not None and owner.state.holder == holder and (owner.producer is not None or owner.has_lease):
                 self._write_ownership(holder, released)
         finally:
             self._drop_owner()
@@ -533,6 +533,11 @@ class _Owner:
     @property
     def known(self) -> int:
         return self._renewals[0][1]
+
+    @property
+    def has_lease(self) -> bool:
+        """Whether others may wait for the end of the lease that was written last."""
+        return time.monotonic() < self._renewals[-1][0] + self.state.lease_ms / 1000
 
     def write(self, state: OwnerState, rows: Sequence[Encoded] = ()) -> bool:
         """Write rows, or without rows the ownership, in one transaction. It becomes ``state`` then.

@@ -76,8 +76,9 @@ class Topic:
     """One partition of the topic, and an admin client.
 
     Attributes:
-        partitions: the number of partitions of the topic; ``check`` sets it.
-        expected_partitions: how many it must have, and is created with; ``None``: as many as it has, or 1.
+        partitions: the number of partitions of the log; ``check`` and ``settle_partitions`` set it.
+        expected_partitions: how many that must be, and the topic is created with; ``None``: as many as it has, or 1.
+        found_partitions: the number of partitions of the topic; ``check`` sets it.
         name: cluster and topic, for messages.
         server: the identity of cluster and topic; ``check`` sets it. A topic that is created anew has another one.
         max_record_bytes: maximum size of key and value of one record; ``check`` sets it.
@@ -107,7 +108,7 @@ class Topic:
 
         which = f" partition {partition}" if partition else ""
         self.topic, self.name = topic, printable(f"kafka://{servers}/{topic}{which}")
-        self.partitions = 1
+        self.partitions = self.found_partitions = 1
         self.expected_partitions: int | None = None
         self.partition = TopicPartition(topic, partition)
         # No topic has a colon in its name: the id is that of no other topic.
@@ -120,6 +121,8 @@ class Topic:
             "log_level": 0,
         }
         self.server = ""
+        self._has_warned = False  # of partitions that were added
+        self._in_sync = self._needed = 1  # the replicas in sync, and how many a change needs: ``check`` sets them
         self._refusal = ""  # why a broker refuses connections: ``_on_error``, ``errors``
         self.max_record_bytes = MAX_MESSAGE_BYTES
         # The client is a producer, for which the default is to create a topic that it asks about.
@@ -134,29 +137,31 @@ class Topic:
         return {**self._client, **{name.replace("_", "."): value for name, value in more.items()}}
 
     def reason(self, error: Any) -> str:
-        """The text of an error of the Kafka client (an exception or a ``KafkaError``) on one line, no credentials."""
+        """The text of an error of the Kafka client (an exception or a ``KafkaError``) on one line, no credentials; with
+        the rights that the user needs, if it lacks one."""
+        from confluent_kafka import KafkaError
+
         first: Any = error.args[0] if getattr(error, "args", ()) else error
         text = " ".join((first.str() if hasattr(first, "str") else str(first)).split())
-        return printable(without_secrets(text, self._client), limit=300)
+        refused = (
+            KafkaError.TOPIC_AUTHORIZATION_FAILED,
+            KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+            KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        )
+        hint = f"; {_RIGHTS}" if hasattr(first, "code") and first.code() in refused else ""
+        return printable(without_secrets(text, self._client), limit=300) + hint
 
     @contextmanager
     def errors(self) -> Iterator[None]:
         """Convert errors of the Kafka client."""
-        from confluent_kafka import KafkaError, KafkaException
+        from confluent_kafka import KafkaException
 
-        refused = {
-            KafkaError.TOPIC_AUTHORIZATION_FAILED,
-            KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-            KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-        }
         try:
             yield
         except KafkaException as error:
             code = error.args[0].code() if error.args and hasattr(error.args[0], "code") else None
-            hint = f"; {_RIGHTS}" if code in refused else ""
             self.admin.poll(0)  # calls ``_on_error``
-            if code in _away():
-                hint = self._refusal or "; allowed: the address of a running Kafka broker"
+            hint = (self._refusal or "; allowed: the address of a running Kafka broker") if code in _away() else ""
             raise LogError(f"{self.name}: {self.reason(error)}{hint}") from error
         except TimeoutError as error:
             self.admin.poll(0)
@@ -216,21 +221,74 @@ class Topic:
                     f"{self.server.rpartition('/')[2]}; allowed: the topic as it was. To begin with the topic as it "
                     "is, restart the coordinators"
                 )
-            count = len(found.partitions)
-            if self.expected_partitions not in (None, count):
-                raise LogError(
-                    f"{self.name}: the topic has {count} partition{'s' if count > 1 else ''}, not "
-                    f"{self.expected_partitions}: the number cannot be changed; allowed: --partitions {count}, or none"
-                )
-            self.partitions = self.expected_partitions = count
-            self._check_settings(len(cluster.brokers), min(len(each.replicas) for each in found.partitions))
+            self.found_partitions = count = len(found.partitions)
+            self.partitions = self.expected_partitions or count
+            if count < self.partitions:
+                raise self._wrong_partitions("the topic has", count, self.partitions)
+            used = [each for each in found.partitions if each.id < self.partitions]
+            needed = self._check_settings(len(cluster.brokers), min(len(each.replicas) for each in used))
             begins = self._offset("earliest")
             if begins > 0:
                 raise LogError(
                     f"{self.name}: begins at offset {begins}: the records before were deleted; allowed: a topic of "
                     "which only compaction removes records, such as a new one"
                 )
-        self.server = server
+            own = next(each for each in used if each.id == self.partition.partition)
+            self._in_sync, self._needed = len(own.isr), needed
+        if self.server:
+            self._warn_of_added()
+        self.server, self.expected_partitions = server, self.partitions
+
+    def check_in_sync(self) -> None:
+        """Raise if the topic, as ``check`` has found it, has fewer replicas in sync than a change needs.
+
+        Raises:
+            LogError: as of a broker that is away.
+        """
+        if self._in_sync < self._needed:
+            raise LogError(
+                f"{self.name}: {self._in_sync} of the topic's replicas are in sync, min.insync.replicas requires "
+                f"{self._needed} for a change; allowed: as many running brokers that have a replica"
+            ) from TimeoutError()
+
+    def settle_partitions(self, started: int | None, given: int | None) -> None:
+        """Decide how many partitions the log has: the topic may have more, which were added to it later.
+
+        Args:
+            started: how many the log was started with; ``None``: it is new.
+            given: how many the operator wants; ``None``: as many as there are.
+
+        Raises:
+            LogError: the operator wants another number, or the topic has fewer.
+        """
+        count = started or self.found_partitions
+        if given not in (None, count):
+            raise self._wrong_partitions("the log was started with" if started else "the topic has", count, given)
+        if count > self.found_partitions:
+            raise LogError(
+                f"{self.name}: the topic has {self.found_partitions} partitions, the log was started with {count}; "
+                "allowed: a topic with as many"
+            )
+        self.partitions = self.expected_partitions = count
+        self._warn_of_added()
+
+    def _warn_of_added(self) -> None:
+        """Warn, once, of partitions that the log does not use."""
+        if self.found_partitions > self.partitions and self.partition.partition == 0 and not self._has_warned:
+            self._has_warned = True
+            logger.warning(
+                "%s: partitions were added to the topic, which has %d now: the log goes on with the first %d, with "
+                "which it was started",
+                self.name,
+                self.found_partitions,
+                self.partitions,
+            )
+
+    def _wrong_partitions(self, what: str, count: int, wanted: int) -> LogError:
+        return LogError(
+            f"{self.name}: {what} {count} partition{'s' if count > 1 else ''}, not {wanted}: the number cannot be "
+            f"changed; allowed: --partitions {count}, or none"
+        )
 
     def _described(self) -> Any:
         """The description of the topic; ``None`` if there is none."""
@@ -268,7 +326,8 @@ class Topic:
             time.sleep(0.1)
             self.admin.list_topics(self.topic, timeout=CALL_S)
 
-    def _check_settings(self, brokers: int, replicas: int) -> None:
+    def _check_settings(self, brokers: int, replicas: int) -> int:
+        """Check the settings of the topic; return how many replicas must be in sync for a change."""
         from confluent_kafka.admin import ConfigResource, ResourceType  # type: ignore[attr-defined]
 
         resource = ConfigResource(ResourceType.TOPIC, self.topic)
@@ -279,6 +338,7 @@ class Topic:
         if not self.server:
             for warning in warnings:
                 logger.warning("%s", warning)
+        return min(int(settings["min.insync.replicas"]), replicas)
 
     def _offset(self, which: str, *, committed: bool = False) -> int:
         from confluent_kafka import IsolationLevel
@@ -426,10 +486,12 @@ class Tail:
                     self.position = message.offset() + 1
                 elif error.code() == KafkaError._PARTITION_EOF:
                     self.position = max(self.position, message.offset())
+                elif error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+                    continue  # a consumer must have a group, but this one has nothing to do there
                 elif error.code() == KafkaError._AUTO_OFFSET_RESET:
                     raise LogError(f"{topic.name}: records at offset {self.position} are gone: it was truncated")
                 elif not error.retriable() and error.code() != KafkaError._TRANSPORT:
-                    raise LogError(f"{topic.name}: cannot be read: {printable(error.str(), limit=300)}")
+                    raise LogError(f"{topic.name}: cannot be read: {topic.reason(error)}")
             self.is_usable = True
             if self.position < end and time.monotonic() > give_up:
                 raise LogError(

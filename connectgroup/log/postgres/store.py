@@ -260,7 +260,7 @@ _NO_SERVER: Final = (
 
 _NOT_READY: Final = (
     "is starting up", "is shutting down", "in recovery mode", "not yet accepting connections", "too many clients",
-    "too many connections", "remaining connection slots",
+    "too many connections", "remaining connection slots", "no more connections allowed",
 )  # fmt: skip
 
 _UNKNOWN_OUTCOME: Final = ("08", "40003", "57P", "58", "XX")
