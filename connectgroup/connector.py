@@ -256,6 +256,13 @@ class Connector(ABC):
         """
 
     @property
+    def credential_names(self) -> Sequence[str]:
+        """The settings that are credentials although their names do not say so (``masking``): descriptions of the
+        connector and of its tasks mask their values. Read after each call of ``task_configs``, also if it has failed.
+        """
+        return ()
+
+    @property
     def fenced(self) -> bool:
         """Whether the sink of this connector rejects what a former owner of a task still writes (fencing token).
 

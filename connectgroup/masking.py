@@ -1,7 +1,8 @@
 """Masking of configuration values that may be secrets.
 
 Kafka marks each setting of type PASSWORD in the class that defines it. Connector configurations are free text here, so
-a setting is recognized as a credential by its name. No output for people (an error, a log line, a description of a
+a setting is recognized as a credential by its name; those that a connector's class knows besides
+(``Connector.credential_names``) are masked in descriptions. No output for people (an error, a log line, a description of a
 group, a ``repr``) shows the value of such a setting; the workers that run the connector receive the value unchanged.
 
 Source: Kafka's ``Password.HIDDEN``; KAFKA-5117, KAFKA-15377, CVE-2019-12399 (secrets in logs and responses of Connect).
@@ -10,7 +11,7 @@ Source: Kafka's ``Password.HIDDEN``; KAFKA-5117, KAFKA-15377, CVE-2019-12399 (se
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Final
 
 HIDDEN: Final = "[hidden]"
@@ -50,11 +51,13 @@ def masked_text(text: str) -> str:
     return _PAIR.sub(rf"\g<key>\g<is>{HIDDEN}", _USER_INFO.sub(HIDDEN, text))
 
 
-def masked_value(key: str, value: object) -> str:
-    """The value of a setting, masked if it is a credential. A reference to a secret is none (``config.secrets``)."""
+def masked_value(key: str, value: object, credential_names: Container[str] = ()) -> str:
+    """The value of a setting, masked if it is a credential: one of these names, or one that ``is_credential``
+    recognizes. A reference to a secret is none (``config.secrets``).
+    """
     if isinstance(value, str) and _REFERENCE.fullmatch(value):
         return value
-    return HIDDEN if is_credential(key) else masked_text(str(value))
+    return HIDDEN if key in credential_names or is_credential(key) else masked_text(str(value))
 
 
 def without_secrets(text: str, *configs: Mapping[str, str]) -> str:

@@ -22,6 +22,7 @@ from ..config.connector_file import ConnectorFile
 from ..errors import NameNotFound
 from ..group.connect.settings import GroupSettings
 from ..group.connect.state import ConnectGroupState
+from ..masking import HIDDEN
 from ..plugins import load_assignor
 from ..protocol.messages.common import each_unit, entries, masked, units_of
 from ..protocol.messages.connectors import ConnectorChange, TaskConfig, UpdateConnectorsRequest
@@ -288,7 +289,9 @@ def _apply(model: Model, change: Change) -> Iterator[str]:
         if like is not None:
             yield f"new workers have the assignors, labels, rack and capacity of worker {like.member_id}"
     if change.connector is not None:
-        config = masked(entries(change.connector.config))
+        known = group.connectors.get(change.connector.name)
+        hidden = {each.name for each in known.config if each.value == HIDDEN} if known is not None else set()
+        config = masked(entries(change.connector.config), hidden)
         change_ = ConnectorChange(connector=change.connector.name, config=config)
         model.send(UpdateConnectorsRequest(group_id=group.group_id, changes=(change_,)))
         if config != entries(change.connector.config):

@@ -21,6 +21,7 @@ Decisions:
   provider, a nested or an unclosed reference is an error, an empty list allows nothing, and a link counts as its
   target.
 - A credential is recognized by the name of its setting (``masking``), because configurations have no schema that marks
-  it. Grants and records carry it unmasked, so the log's files are 0600; an existing log with another mode is opened
-  with a warning: a backup may need it.
+  it. Only the class of a connector may know more (``Connector.credential_names``): its owner publishes these names.
+  Grants and records carry it unmasked, so the log's files are 0600; an existing log with another mode is opened with a
+  warning: a backup may need it.
 """

@@ -70,6 +70,10 @@ class JavaSourceConnector(PipelineConnector):
     def task_configs(self, max_tasks: int) -> Sequence[Config]:
         return [connect_form(config) for config in super().task_configs(max_tasks)]
 
+    @property
+    def credential_names(self) -> Sequence[str]:
+        return [name.removeprefix(_PLUGIN) for name in super().credential_names]
+
     def task(self, config: Config, context: TaskContext) -> Task:
         return super().task(pipeline_form(config), context)
 
@@ -149,6 +153,10 @@ class JavaSinkConnector(PipelineConnector):
             | {key: value for key, value in config.items() if key in _NOT_THE_PLUGINS or key in self.config}
             for config in super().task_configs(max_tasks)
         ]
+
+    @property
+    def credential_names(self) -> Sequence[str]:
+        return [name.removeprefix(f"{SINK}{CONFIG}") for name in super().credential_names]
 
     def task(self, config: Config, context: TaskContext) -> Task:
         return super().task(sink_pipeline_form(config), context)

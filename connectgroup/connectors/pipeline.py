@@ -147,6 +147,10 @@ class PipelineConnector(Connector):
         return check_offsets(settings.connector_class, "source" if is_source else "sink", config, asked)
 
     @property
+    def credential_names(self) -> Sequence[str]:
+        return self._division.credential_names if self._division is not None else ()
+
+    @property
     def fenced(self) -> bool:
         return self._parsed.sink.fenced
 
@@ -288,8 +292,13 @@ class _Parsed:
         """Return what divides the work among tasks, if the source or the sink does that while it runs."""
         if issubclass(self.sink, ConnectSink):
             settings = self.sink_settings
-            return ConnectDivision(settings.connector_class, settings.plugin_config, dict, "sink")
-        return self.source.divide(self.source_settings, self.committed(connector))
+            return ConnectDivision(
+                settings.connector_class, settings.plugin_config, dict, "sink", transforms=self.java_transforms
+            )
+        division = self.source.divide(self.source_settings, self.committed(connector))
+        if isinstance(division, ConnectDivision):
+            division.transforms = self.java_transforms
+        return division
 
     def open_sink(self, columns: Columns) -> Sink:
         """Open the sink for rows of these columns."""

@@ -102,6 +102,7 @@ def split_java(config: Config, *, is_sink: bool = False) -> tuple[Config, list[J
                 setting=f"{prefix}type",
                 config=settings,
                 predicate=of_predicate.pop("type", ""),
+                predicate_setting=f"{PREDICATES}{predicate}.type" if predicate else "",
                 predicate_config=of_predicate,
                 negate=negate == "true",
             )

@@ -290,7 +290,12 @@ class Division(ABC):
     """How a connector's work is divided among its tasks, if the source decides that while it runs.
 
     The worker that owns the connector has one; its calls come one at a time.
+
+    Attributes:
+        credential_names: see ``Connector.credential_names``; known after the first call of ``task_settings``.
     """
+
+    credential_names: Sequence[str] = ()
 
     @abstractmethod
     def task_settings(self, max_tasks: int) -> Sequence[Mapping[str, str]]:

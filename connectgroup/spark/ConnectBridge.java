@@ -199,6 +199,18 @@ public class Plugins {
         negate);
   }
 
+  /** The settings of a transformation, a predicate or a converter that are passwords. */
+  public String passwords(ClassLoader loader, String name) throws Exception {
+    Thread.currentThread().setContextClassLoader(loader);
+    Object made = make(loader, name, Object.class);
+    ConfigDef definition = null;
+    if (made instanceof Transformation) definition = ((Transformation) made).config();
+    else if (made instanceof Predicate) definition = ((Predicate) made).config();
+    else if (made instanceof Converter) definition = ((Converter) made).config();
+    else if (made instanceof HeaderConverter) definition = ((HeaderConverter) made).config();
+    return Json.text(ConnectorRun.passwordsOf(definition));
+  }
+
   /** When this Java ends because some code has called System.exit, say in a file which code that was. */
   public void noteExits(String path) {
     Runtime.getRuntime().addShutdownHook(new ExitNote(path));
@@ -586,11 +598,6 @@ public class TransformStep {
     }
     predicate = made;
     this.negate = negate;
-  }
-
-  /** The settings that are passwords. */
-  public String passwords() {
-    return Json.text(ConnectorRun.passwordsOf(transformation.config()));
   }
 
   SourceRecord apply(SourceRecord record) {

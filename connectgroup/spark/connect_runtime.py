@@ -30,7 +30,7 @@ from ..dataplane.java_plugins import (
     converter_plugin,
     require_java_class,
 )
-from ..errors import ConfigError, PluginError
+from ..errors import ConfigError, ConnectGroupError, PluginError
 from ..masking import HIDDEN, is_credential
 from ..protocol.units import printable
 from ..threads import outcome
@@ -65,6 +65,7 @@ class JavaTransform:
         setting: the setting that names the class, for errors.
         config: its settings.
         predicate: the class of its predicate; empty: none.
+        predicate_setting: the setting that names it.
         predicate_config: the predicate's settings.
         negate: whether it applies to the records for which the predicate is false.
     """
@@ -73,8 +74,17 @@ class JavaTransform:
     setting: str
     config: Mapping[str, str] = field(repr=False)
     predicate: str = ""
+    predicate_setting: str = ""
     predicate_config: Mapping[str, str] = field(default_factory=dict, repr=False)
     negate: bool = False
+
+    def parts(self) -> list[tuple[str, str, JavaKind, Mapping[str, str]]]:
+        """The transformation, and its predicate if it has one: the setting that names the class, the class, its kind,
+        its settings."""
+        own: tuple[str, str, JavaKind, Mapping[str, str]] = (self.setting, self.cls, "transformation", self.config)
+        if not self.predicate:
+            return [own]
+        return [own, (self.predicate_setting, self.predicate, "predicate", self.predicate_config)]
 
 
 class _Runtime:
@@ -289,7 +299,14 @@ class JavaConnector:
     """A plug-in's connector: it divides the work into the configurations of tasks. Used by one thread at a time."""
 
     def __init__(
-        self, cls: str, config: Mapping[str, str], offsets: Callable[[], Sequence[Any]], kind: JavaKind = "source"
+        self,
+        cls: str,
+        config: Mapping[str, str],
+        offsets: Callable[[], Sequence[Any]],
+        kind: JavaKind = "source",
+        *,
+        transforms: Sequence[JavaTransform] = (),
+        on_passwords: Callable[[Sequence[str], Sequence[str]], None] = lambda own, others: None,
     ) -> None:
         """Create, check and start it.
 
@@ -298,6 +315,9 @@ class JavaConnector:
             config: its settings.
             offsets: reads the committed offsets: pairs of partition and offset.
             kind: of the connector: source or sink.
+            transforms: the transformations of its tasks, of which only the passwords matter here.
+            on_passwords: gets the names of the settings of type PASSWORD, also if the settings are not allowed: those
+                of the connector and of its converters, and those of the transformations with their prefixes.
 
         Raises:
             ConfigError: no plug-in has the class, it is of another kind, or a setting is not allowed.
@@ -323,7 +343,17 @@ class JavaConnector:
             shown = f"a {found}" if found else "no connector"
             raise ConfigError("connector.class", cls, f"a {kind} connector; this class is {shown}")
         self._passwords = json.loads(self._call(self._connector.passwords))
-        self._secrets += _secrets(config, self._passwords)
+        for setting in CONVERTERS_OF_SINKS if kind == "sink" else ():
+            if name := converter_class(config.get(setting, "")):
+                find = partial(_converters_plugin, setting, name, plugin)
+                self._passwords += self._passwords_of(f"{setting}.", name, find)
+        others: list[str] = []
+        for setting, name, part, _ in (each for step in transforms for each in step.parts()):
+            others += self._passwords_of(
+                setting.removesuffix("type"), name, partial(_plugin_of, setting, name, part, plugin)
+            )
+        on_passwords(self._passwords, others)
+        self._secrets += _secrets(config, (*self._passwords, *others))
         for name, messages in json.loads(self._call(self._connector.validate)):
             raise ConfigError(name, self._shown(config, name), message_of(cls, "; ".join(messages), self._secrets))
         try:
@@ -332,6 +362,16 @@ class JavaConnector:
             # It is started again and again: it must release what it has opened.
             self.stop()
             raise
+
+    def _passwords_of(self, prefix: str, cls: str, find: Callable[[], JavaPlugin]) -> list[str]:
+        """Return the settings of type PASSWORD of a class that the configuration names, such as a transformation, with
+        the prefix of its settings. None if it cannot tell: the error is that of the task.
+        """
+        try:
+            text = self._call(lambda: self._runtime.plugins.passwords(self._runtime.loader(find()), cls))
+        except ConnectGroupError:
+            return []
+        return [prefix + name for name in json.loads(text)]
 
     def is_alive(self) -> bool:
         """Whether the Java in which it runs is still the worker's."""
@@ -392,29 +432,33 @@ class Polled:
     offsets: Sequence[tuple[str, int, Any]]
 
 
-def _transform(runtime: _Runtime, step: JavaTransform, own: Any, secrets: list[str]) -> Any:
-    """Create a transformation, and add its passwords to ``secrets``.
+def _transform(runtime: _Runtime, step: JavaTransform, plugin: JavaPlugin, secrets: list[str]) -> Any:
+    """Create a transformation, and add its passwords, and those of its predicate, to ``secrets``.
 
-    ``own`` is the class loader of the task's plug-in, which also finds Kafka's own.
+    ``plugin`` is that of the task.
     """
-
-    def loader_of(setting: str, cls: str, kind: JavaKind) -> Any:
-        if cls.startswith(KAFKA_TRANSFORMS):
-            return own
-        return runtime.loader(require_java_class(setting, cls, kind))
-
-    loader = loader_of(step.setting, step.cls, "transformation")
-    other, name = loader, None
-    if step.predicate:
-        name = step.predicate
-        other = loader_of(f"{step.setting} (predicate)", name, "predicate")
+    loaders = []
+    for setting, cls, kind, config in step.parts():
+        loader = runtime.loader(_plugin_of(setting, cls, kind, plugin))
+        loaders.append(loader)
+        secrets += [value for key, value in config.items() if is_credential(key) and len(value) >= 4]
+        # Only the class knows which of its settings are passwords.
+        with suppress(Exception):
+            secrets += _secrets(config, json.loads(runtime.plugins.passwords(loader, cls)))
     texts = json.dumps(dict(step.config)), json.dumps(dict(step.predicate_config))
-    secrets += [value for key, value in step.config.items() if is_credential(key) and len(value) >= 4]
-    made = runtime.plugins.transform(loader, step.cls, texts[0], other, name, texts[1], step.negate)
-    # Only the transformation knows which of its settings are passwords.
-    with suppress(Exception):
-        secrets += _secrets(step.config, json.loads(made.passwords()))
-    return made
+    return runtime.plugins.transform(
+        loaders[0], step.cls, texts[0], loaders[-1], step.predicate or None, texts[1], step.negate
+    )
+
+
+def _converters_plugin(setting: str, name: str, own: JavaPlugin) -> JavaPlugin:
+    """Return the plug-in of a converter; ``own``, the task's, also finds Kafka's own."""
+    return converter_plugin(setting, name, own) or own
+
+
+def _plugin_of(setting: str, cls: str, kind: JavaKind, own: JavaPlugin) -> JavaPlugin:
+    """Return the plug-in of a transformation or predicate; ``own``, the task's, also finds Kafka's own."""
+    return own if cls.startswith(KAFKA_TRANSFORMS) else require_java_class(setting, cls, kind)
 
 
 class JavaTask:
@@ -448,7 +492,7 @@ class JavaTask:
 
         def make() -> Any:
             loader = runtime.loader(plugin)
-            steps = runtime.list_of([_transform(runtime, each, loader, self._secrets) for each in transforms])
+            steps = runtime.list_of([_transform(runtime, each, plugin, self._secrets) for each in transforms])
             texts = json.dumps(dict(config)), json.dumps(list(offsets)), json.dumps(dict(options))
             # Only the connector knows which settings are passwords.
             with suppress(Exception):
@@ -552,9 +596,14 @@ class JavaSinkTask:
             with suppress(Exception):
                 connector = runtime.plugins.connector(cls, loader, json.dumps(dict(config)), "[]")
                 self._secrets.extend(_secrets(config, json.loads(connector.passwords())))
-            steps = runtime.list_of([_transform(runtime, each, loader, self._secrets) for each in transforms])
-            others = [converter_plugin(setting, name, plugin) for setting, name in converters.items()]
-            loaders = runtime.list_of([runtime.loader(each) if each else loader for each in others])
+            steps = runtime.list_of([_transform(runtime, each, plugin, self._secrets) for each in transforms])
+            loaders = runtime.list_of([])
+            for setting, name in converters.items():
+                at = runtime.loader(_converters_plugin(setting, name, plugin))
+                loaders.add(at)
+                with suppress(Exception):
+                    found = json.loads(runtime.plugins.passwords(at, name))
+                    self._secrets.extend(_secrets(config, [f"{setting}.{each}" for each in found]))
             names = runtime.list_of(list(converters))
             return runtime.plugins.sink(
                 loader, names, loaders, json.dumps({**config, **converters}), steps, is_tolerant

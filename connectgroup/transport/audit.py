@@ -371,6 +371,8 @@ def _of_connector(change: ConnectorChange) -> dict[str, object]:
         found["restart"] = [each.task for each in change.restart]
     if change.task_configs is not None:
         found["tasks"] = len(change.task_configs)
+    if change.credential_names is not None:
+        found["credentials"] = sorted(change.credential_names)
     return found
 
 

@@ -122,10 +122,9 @@ def needed(request: Any) -> tuple[RequiredAccess, ...]:
 
 
 def _is_task_list(change: ConnectorChange) -> bool:
-    """Whether a change is no more than a list of tasks."""
-    return replace(change, task_configs=None, owner_epoch=-1, expected_version=-1) == ConnectorChange(
-        connector=change.connector
-    )
+    """Whether a change is no more than what the connector's owner publishes: a list of tasks, names of credentials."""
+    rest = replace(change, task_configs=None, credential_names=None, owner_epoch=-1, expected_version=-1)
+    return rest == ConnectorChange(connector=change.connector)
 
 
 class GroupAccess:

@@ -253,12 +253,19 @@ class ControlRequests:
                     raise TransportError(f"given up after {times.assignor_timeout_s:g} s: {error}") from error
             await asyncio.sleep(wait_s)
 
-    async def publish_tasks(self, connector: str, owner_epoch: int, configs: Sequence[Config]) -> None:
+    async def publish_tasks(
+        self,
+        connector: str,
+        owner_epoch: int,
+        configs: Sequence[Config] | None,
+        credential_names: Sequence[str] | None = None,
+    ) -> None:
         """See ``Worker.publish_tasks``."""
         change = ConnectorChange(
             connector=connector,
             owner_epoch=owner_epoch,
-            task_configs=tuple(TaskConfig(config=entries(config)) for config in configs),
+            task_configs=None if configs is None else tuple(TaskConfig(config=entries(each)) for each in configs),
+            credential_names=None if credential_names is None else tuple(credential_names),
         )
         settings = self._member.settings
         answer = await self.send(

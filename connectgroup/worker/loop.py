@@ -531,11 +531,19 @@ class Worker:
         check_object("status.state", status.state, int, "UnitState.RUNNING, FAILED, STALLED or STARTING")
         self._heartbeats.report(status)
 
-    async def publish_tasks(self, connector: str, owner_epoch: int, configs: Sequence[Config]) -> None:
+    async def publish_tasks(
+        self,
+        connector: str,
+        owner_epoch: int,
+        configs: Sequence[Config] | None,
+        credential_names: Sequence[str] | None = None,
+    ) -> None:
         """Send the task list of a connector that this worker owns to the group.
 
         Args:
-            configs: one configuration for each task, of text.
+            configs: one configuration for each task, of text; ``None``: the task list is unchanged.
+            credential_names: settings whose values are masked whatever their names are
+                (``Connector.credential_names``); ``None``: unchanged.
 
         Raises:
             ConfigError: ``configs`` are no list of such configurations.
@@ -545,5 +553,8 @@ class Worker:
         """
         check_object("connector", connector, str, "its name: grant.unit.connector")
         check_whole("owner_epoch", owner_epoch, 0, MAX_INT32)
-        check_configs("configs", configs)
-        await self._requests.publish_tasks(connector, owner_epoch, configs)
+        if configs is not None:
+            check_configs("configs", configs)
+        for name in credential_names or ():
+            check_object("credential_names", name, str, "names of settings")
+        await self._requests.publish_tasks(connector, owner_epoch, configs, credential_names)

@@ -49,9 +49,9 @@ from .unit_metrics import RunnerMetrics, UnitMetrics
 logger = logging.getLogger(__name__)
 
 
-Publish = Callable[[str, int, Sequence[Config]], Awaitable[None]]
-"""Send a connector's task list to the group: name, owner epoch, configurations. Raises ``StaleMemberEpoch`` if
-the connector now has another owner."""
+Publish = Callable[..., Awaitable[None]]
+"""Send a connector's task list to the group: name, owner epoch, configurations (``None``: unchanged), and for a
+connector with ``credential_names`` these. Raises ``StaleMemberEpoch`` if the connector now has another owner."""
 
 
 class Runner(Protocol):
@@ -368,15 +368,24 @@ class TaskRunner:
             connector = await off_loop(f"make {grant.unit}", self._create, run, cls)
         limit = max_tasks(run.grant.connector_config)
         known: list[dict[str, str]] | None = None
+        masked: tuple[str, ...] = ()
         try:
             while not run.stopping:
-                with _named(run, "task_configs", f"tasks of {connector.name}"):
-                    wanted = await off_loop(f"tasks of {connector.name}", connector.task_configs, limit)
+                try:
+                    with _named(run, "task_configs", f"tasks of {connector.name}"):
+                        wanted = await off_loop(f"tasks of {connector.name}", connector.task_configs, limit)
+                except Exception:
+                    # Its configuration is shown while it fails, too.
+                    with contextlib.suppress(Exception):
+                        if secret := tuple(connector.credential_names):
+                            await self._publish(connector.name, run.grant.owner_epoch, None, secret)
+                    raise
                 configs = restored(wanted, grant.connector_config, run.secrets)
-                if configs != known or fault_point("a task list is published again"):
+                secret = tuple(connector.credential_names)
+                if (configs, secret) != (known, masked) or fault_point("a task list is published again"):
                     check_task_configs(connector, configs, limit)
-                    await self._publish(connector.name, run.grant.owner_epoch, configs)
-                    known = configs
+                    await self._publish(connector.name, run.grant.owner_epoch, configs, *([secret] if secret else ()))
+                    known, masked = configs, secret
                     self._say(run, UnitState.RUNNING, None)
                 await run.pause(self._settings.refresh_s)
         finally:

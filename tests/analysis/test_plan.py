@@ -22,7 +22,8 @@ from connectgroup import (
     worker_group,
 )
 from connectgroup.analysis.plan import compute_plan
-from connectgroup.protocol.messages.common import AssignorInfo, grouped
+from connectgroup.config.connector_file import ConnectorFile
+from connectgroup.protocol.messages.common import AssignorInfo, entries, grouped
 from connectgroup.protocol.messages.describe import DescribedConnector, DescribedMember, DescribedUnit
 from connectgroup.protocol.units import Unit
 from connectgroup.testing import VirtualLoop
@@ -75,9 +76,9 @@ async def program(random: Random) -> None:
             before = after
 
 
-def test_plan_of_a_group_with_starting_units_ends_where_they_have_started() -> None:
-    """What is starting moves too, and the plan says that it moves later."""
-    described = DescribedGroup(
+def described_group() -> DescribedGroup:
+    """One worker, which runs connector x and its three tasks."""
+    return DescribedGroup(
         group_id=GROUP,
         state="Stable",
         group_epoch=5,
@@ -99,13 +100,29 @@ def test_plan_of_a_group_with_starting_units_ends_where_they_have_started() -> N
                 units=tuple(DescribedUnit(task=unit.task, member_id="a", owner_epoch=5) for unit in sorted(FOUR)),
             ),
         ),
-        starting=grouped(FOUR),
     )
+
+
+def test_plan_of_a_group_with_starting_units_ends_where_they_have_started() -> None:
+    """What is starting moves too, and the plan says that it moves later."""
+    described = replace(described_group(), starting=grouped(FOUR))
     planned = compute_plan(described, Change(add_workers=1), now_ms=0)
     started = compute_plan(replace(described, starting=()), Change(add_workers=1), now_ms=0)
     assert planned.moves == started.moves
     assert planned.moves
     assert "x, x-0, x-1, x-2: starting, and not moved before they run" in planned.notes
+
+
+def test_value_that_the_group_masks_is_no_change_of_a_connector() -> None:
+    """Only its class may know that it is a credential."""
+    described = described_group()
+    (connector,) = described.connectors
+    config = {"connector.class": "idle", "pepper": "[hidden]", "tasks.max": "3"}
+    described = replace(described, connectors=(replace(connector, config=entries(config)),))
+    file = ConnectorFile(name="x", config={**config, "pepper": "real"})
+    planned = compute_plan(described, Change(connector=file), now_ms=0)
+    assert not planned.moves
+    assert any(note.startswith("credentials are not compared") for note in planned.notes)
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from connectgroup.errors import ConnectorAlreadyExists, ConnectorNotFound, GroupError, InvalidRequest, VersionConflict
+from connectgroup.errors import (
+    ConnectorAlreadyExists,
+    ConnectorNotFound,
+    GroupError,
+    InvalidRequest,
+    StaleMemberEpoch,
+    VersionConflict,
+)
 from connectgroup.protocol.messages.common import ConfigEntry, config_of, entries
 from connectgroup.protocol.messages.connectors import ConfigPatch, ConnectorChange, RestartedUnit
 from connectgroup.protocol.messages.describe import DescribedConnector, DescribeRequest, DescribeResponse
-from connectgroup.protocol.records.connect import TargetState
+from connectgroup.protocol.records.connect import ConnectorRecord, TargetState
 from connectgroup.protocol.units import Unit
 
 from .builders import GROUP, FixedAssignor, Scene, added, foo, numbered, settings, task_list, units_at
@@ -172,3 +179,35 @@ def test_task_configurations_are_described_on_request_without_credentials(scene:
     assert scene.update(task_list("foo", [secret], 20), member_id="A").error_code == 0
     (connector,) = described(scene, include_task_configs=True)
     assert connector.units[1].config == (ConfigEntry(name="task.password", value="[hidden]"),)
+
+
+def credentials(*names: str, owner_epoch: int = 20) -> ConnectorChange:
+    return ConnectorChange(connector="foo", credential_names=names, owner_epoch=owner_epoch)
+
+
+def test_settings_that_the_owner_calls_credentials_are_masked_from_then_on(scene: Scene) -> None:
+    """Of a Java connector only its class knows them. Nothing is assigned again because of them."""
+    named = scene.update(credentials("pepper", "salt", "pepper"), member_id="A")
+    assert (named.error_code, named.results[0].version, scene.group.epoch) == (0, 1, 20)
+    assert [type(record) for record in scene.records] == [ConnectorRecord]
+    assert scene.update(credentials("salt", "pepper"), member_id="A").error_code == 0
+    assert scene.records == (), "they are the same"
+
+    tasks = [{"pepper": "canary", "plain": "x"}]
+    assert scene.update(task_list("foo", tasks, 20), member_id="A").error_code == 0
+    (connector,) = described(scene, include_task_configs=True)
+    assert config_of(connector.units[1].config) == {"pepper": "[hidden]", "plain": "x"}
+
+    scene.update(patch(pepper="canary", salt="${env:SALT}"))
+    (connector,) = described(scene)
+    assert config_of(connector.config) == {"name": "foo", "pepper": "[hidden]", "salt": "${env:SALT}"}
+    (connector,) = described(scene, include_credentials=True)
+    assert config_of(connector.config) == config(scene)
+    assert config(scene)["pepper"] == "canary"
+
+
+@pytest.mark.parametrize(("member_id", "owner_epoch"), [("A", 19), ("B", 20)])
+def test_only_the_owner_of_a_connector_names_its_credentials(scene: Scene, member_id: str, owner_epoch: int) -> None:
+    refused = scene.update(credentials("name", owner_epoch=owner_epoch), member_id=member_id)
+    assert refused.error_code == StaleMemberEpoch.code
+    assert scene.records == ()

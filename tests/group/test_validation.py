@@ -269,6 +269,7 @@ BAD_UPDATES: dict[str, tuple[Callable[[], UpdateConnectorsRequest], str]] = {
     "target state -1": (change(target_state=-1), "Changes.TargetState"),
     "version -2": (change(expected_version=-2), "Changes.ExpectedVersion"),
     "a task list from an operator": (change(task_configs=()), "Changes.TaskConfigs"),
+    "names of credentials from an operator": (change(credential_names=()), "Changes.CredentialNames"),
     "delete and configure": (change(delete=True, config=entries({"a": "b"})), "Changes.Delete"),
     "delete and patch": (change(delete=True, config_patch=()), "Changes.Delete"),
     "delete and restart": (change(delete=True, restart=(RestartedUnit(task=0, owner_epoch=5),)), "Changes.Delete"),

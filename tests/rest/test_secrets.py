@@ -14,10 +14,11 @@ import pytest
 from connectgroup import Worker
 from connectgroup.config.secrets import Secrets
 from connectgroup.connector import Config, Connector, Task, TaskContext
+from connectgroup.protocol.messages.common import config_of
 from connectgroup.protocol.units import printable
 from tests.integration.processes import Program, call_command, wait
 
-from ..coordinator.builders import serving
+from ..coordinator.builders import GROUP, serving
 from .conftest import Api, rest_server, running_worker
 
 CANARY = "canary-7f3a"
@@ -80,6 +81,39 @@ async def test_an_error_with_a_secret_is_masked(
     assert cause == "cannot connect to [hidden] (ValueError)"
     assert attempt.startswith("RETRYING, attempt ")
     assert CANARY not in caplog.text
+
+
+class Peppered(KeepingConnector):
+    """Its setting ``pepper`` is a credential, as it knows when it has begun to divide its work."""
+
+    credential_names: Sequence[str] = ()
+
+    def task_configs(self, max_tasks: int) -> Sequence[Config]:
+        self.credential_names = ("pepper",)
+        if "breaks" in self.config:
+            raise ValueError("no tasks")
+        return super().task_configs(max_tasks)
+
+
+@pytest.mark.parametrize("more", [{}, {"breaks": "yes"}])
+async def test_setting_that_its_class_calls_a_credential_is_masked(
+    api: Api, tmp_path: Path, more: dict[str, str]
+) -> None:
+    """Also while the connector fails. A change of another setting keeps the value."""
+    KeepingConnector.started = []
+    async with running_worker(api, tmp_path / "scratch", lambda _: Peppered):
+        config = {"connector.class": "idle", "pepper": CANARY, **more}
+        await api("POST", "/connectors", 201, {"name": "c", "config": config})
+        await api.until(lambda found: found["config"]["pepper"] == "[hidden]", "/connectors/c")
+        if not more:
+            ((stored),) = await api.until(bool, "/connectors/c/tasks")
+            assert stored["config"]["pepper"] == "[hidden]"
+            await api.until(lambda _: bool(KeepingConnector.started), "/connectors/c/status")
+            assert [task["pepper"] for _, task in KeepingConnector.started] == [CANARY]
+        changed = await api("PATCH", "/connectors/c/config", 200, {"tasks.max": "2"})
+        assert changed["config"]["pepper"] == "[hidden]"
+        described = await api.admin.describe(GROUP, connectors=("c",), credentials=True)
+        assert config_of(described.connectors[0].config)["pepper"] == CANARY
 
 
 async def test_rest_does_not_resolve_references(api: Api, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

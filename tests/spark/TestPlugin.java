@@ -29,6 +29,7 @@ import org.apache.kafka.connect.source.SourceConnector;
 import org.apache.kafka.connect.source.SourceRecord;
 import org.apache.kafka.connect.source.SourceTask;
 import org.apache.kafka.connect.transforms.Transformation;
+import org.apache.kafka.connect.transforms.predicates.Predicate;
 
 /** A source of counted rows in several partitions that misbehaves as its setting "mode" says. */
 public class TestPlugin extends SourceConnector {
@@ -157,6 +158,7 @@ public class TestPlugin extends SourceConnector {
         @Override
         public void configure(Map<String, ?> config) {
             pepper = config.get("pepper");
+            if ("old pepper".equals(pepper)) throw new IllegalArgumentException("not with " + pepper);
         }
 
         @Override
@@ -169,6 +171,29 @@ public class TestPlugin extends SourceConnector {
         @Override
         public ConfigDef config() {
             return new ConfigDef().define("pepper", ConfigDef.Type.PASSWORD, "", ConfigDef.Importance.LOW, "");
+        }
+
+        @Override
+        public void close() {}
+    }
+
+    /** A predicate that fails. */
+    public static class Sealed implements Predicate<SourceRecord> {
+        private Object seal;
+
+        @Override
+        public void configure(Map<String, ?> config) {
+            seal = config.get("seal");
+        }
+
+        @Override
+        public boolean test(SourceRecord record) {
+            throw new IllegalStateException("broken " + seal);
+        }
+
+        @Override
+        public ConfigDef config() {
+            return new ConfigDef().define("seal", ConfigDef.Type.PASSWORD, "", ConfigDef.Importance.LOW, "");
         }
 
         @Override

@@ -67,6 +67,11 @@ public class TestSinkPlugin extends SinkConnector {
     /** A converter whose texts are in capitals. */
     public static class Shouting extends StringConverter {
         @Override
+        public ConfigDef config() {
+            return new ConfigDef().define("whisper", ConfigDef.Type.PASSWORD, "", ConfigDef.Importance.LOW, "");
+        }
+
+        @Override
         public SchemaAndValue toConnectData(String topic, byte[] value) {
             return new SchemaAndValue(Schema.OPTIONAL_STRING_SCHEMA, new String(value).toUpperCase());
         }

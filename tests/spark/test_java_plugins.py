@@ -483,9 +483,49 @@ PICKY = {
 }
 
 
-def test_failed_transformation_fails_the_task_without_its_passwords(cluster: Cluster, tmp_path: Path) -> None:
-    run = cluster.start(counting(tmp_path) | PICKY)
-    assert "java.lang.IllegalStateException: not 0 with [hidden] (at tests.TestPlugin$Picky" in str(run.failure())
+SEALED = {
+    "transforms.picky.predicate": "sealed",
+    "predicates": "sealed",
+    "predicates.sealed.type": f"{TEST_PLUGIN}$Sealed",
+    "predicates.sealed.seal": "not to be told",
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, "java.lang.IllegalStateException: not 0 with [hidden] (at tests.TestPlugin$Picky"),
+        ({"transforms.picky.pepper": "old pepper"}, "IllegalArgumentException: not with [hidden] (at tests.TestPlugin"),
+        (SEALED, "java.lang.IllegalStateException: broken [hidden] (at tests.TestPlugin$Sealed"),
+    ],
+)
+def test_failed_transformation_fails_the_task_without_its_passwords(
+    cluster: Cluster, tmp_path: Path, changes: dict[str, str], words: str
+) -> None:
+    run = cluster.start(counting(tmp_path) | PICKY | changes)
+    assert words in str(run.failure())
+
+
+def test_passwords_that_only_their_classes_know_are_named(cluster: Cluster, tmp_path: Path) -> None:
+    """By the type of the setting: those of the connector, a transformation, a predicate and a converter."""
+    connector = cluster.connector(counting(tmp_path) | PICKY | SEALED)
+    connector.task_configs(1)
+    own = ["pass.word", "pepper"]
+    assert sorted(connector.credential_names) == [*own, "predicates.sealed.seal", "transforms.picky.pepper"]
+
+    pipeline = {"connector.class": "pipeline", "source": "connect", "source.connector.class": TEST_PLUGIN}
+    sink = {name: value for name, value in file_stream(tmp_path).items() if name.startswith("sink")}
+    refused = cluster.connector(pipeline | sink | {"source.config.rows": "-1"})
+    with pytest.raises(ConnectGroupError, match="Invalid value -1 for configuration rows"):
+        refused.task_configs(1)
+    assert sorted(refused.credential_names) == [f"source.config.{name}" for name in own], "it is shown nevertheless"
+
+    shouting = f"{TEST_SINK}$Shouting"
+    files = {"connector.class": TEST_SINK, "topics": "t", "out": str(tmp_path / "out"), "name": "lines"}
+    converters = {"key.converter": "StringConverter", "value.converter": shouting}
+    sinks = cluster.connector(files | converters | {"source.bootstrap.servers": "127.0.0.1:1"})
+    sinks.task_configs(1)
+    assert sinks.credential_names == ["value.converter.whisper"]
 
 
 def test_failed_transformations_and_rows_are_dead_letters(cluster: Cluster, tmp_path: Path) -> None:

@@ -270,13 +270,13 @@ async def test_request_needs_exactly_its_operation(cls: Any, tmp_path: Path) -> 
 async def test_change_of_a_connector_needs_alter_and_its_deletion_delete(
     change: ConnectorChange, user: str, tmp_path: Path
 ) -> None:
-    """A client that names a member does not get around it, nor one that adds a task list."""
+    """A client that names a member does not get around it, nor one that adds what an owner publishes."""
     rules = "allow alter alter group g connector c\nallow delete delete group g connector c\nallow worker read group g"
     users = ("alter", "delete", "worker")
     async with ruled(tmp_path, rules, *users) as server, clients_of(server, *users) as clients:
         for name, client in zip(users, clients, strict=True):
             for member_id, tasks in ((None, None), ("m", None), ("m", ())):
-                changed = replace(change, task_configs=tasks)
+                changed = replace(change, task_configs=tasks, credential_names=tasks)
                 request = UpdateConnectorsRequest(group_id="g", member_id=member_id, changes=(changed,))
                 denied = GroupAuthorizationFailed.code in await codes_of(client, request)
                 assert denied is (name != user), (name, member_id)

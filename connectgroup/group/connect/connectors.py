@@ -50,7 +50,9 @@ from .state import ConnectDraft, ConnectGroupState, runnable_units
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """A connector before and after a change, and the rebalance cause; ``after`` is ``None`` if it is deleted."""
+    """A connector before and after a change, and the rebalance cause, empty if no unit is concerned; ``after`` is
+    ``None`` if it is deleted.
+    """
 
     before: ConnectorRecord | None
     after: ConnectorRecord | None
@@ -103,7 +105,8 @@ def update_connectors(
     for change in changes:
         if change.after == change.before:
             continue
-        draft.bump(change.cause)
+        if change.cause:
+            draft.bump(change.cause)
         if change.after is not None:
             draft.write(change.after)
         elif change.before is not None:
@@ -189,7 +192,7 @@ def _change(group: ConnectGroupState, member_id: str | None, wanted: ConnectorCh
         raise ConnectorAlreadyExists(f"connector {name} already exists, with version {version}")
     if wanted.expected_version not in (-1, version):
         raise VersionConflict(f"connector {name}: got version {wanted.expected_version}; the connector has {version}")
-    if wanted.task_configs is not None:
+    if wanted.task_configs is not None or wanted.credential_names is not None:
         _check_owner(group, member_id, wanted, before.since_epoch if before else epoch)
     if wanted.delete:
         return _Change(before, None, f"connector {name} removed")
@@ -221,7 +224,9 @@ def _change(group: ConnectGroupState, member_id: str | None, wanted: ConnectorCh
         # The version is the epoch, not a counter: a counter would restart if the connector is deleted and created
         # again, and a late copy of a request based on the former connector would match the new one.
         after = replace(after, version=epoch)
-    return _Change(before, after, f"connector {name} {', '.join(causes)}")
+    if wanted.credential_names is not None:
+        after = replace(after, credential_names=tuple(sorted(set(wanted.credential_names))))
+    return _Change(before, after, f"connector {name} {', '.join(causes)}" if causes else "")
 
 
 def _patched(connector: ConnectorRecord, patch: Iterable[ConfigPatch]) -> tuple[ConfigEntry, ...]:

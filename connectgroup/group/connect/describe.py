@@ -237,7 +237,7 @@ def _connectors(
                 what,
                 "UNASSIGNED" if what in group.runnable else target_state,
                 waits.get(what),
-                masked(connector.tasks[task].config) if with_config else (),
+                masked(connector.tasks[task].config, connector.credential_names) if with_config else (),
             )
             left -= len(unit.message)
             units.append(unit if left >= 0 or not unit.message else replace(unit, message=""))
@@ -245,7 +245,9 @@ def _connectors(
             connector=name,
             version=connector.version,
             target_state=target_state,
-            config=connector.config if request.include_credentials else masked(connector.config),
+            config=connector.config
+            if request.include_credentials
+            else masked(connector.config, connector.credential_names),
             units=tuple(units),
         )
 

@@ -457,7 +457,8 @@ def connector_bytes(connector: ConnectorRecord) -> int:
     name = _bytes(connector.connector)
     least = _bytes(connector.group_id) + name
     tasks = sum([max(_config_bytes(task.config), least) for task in connector.tasks])
-    return 2 * _UNIT + least + _config_bytes(connector.config) + len(connector.tasks) * (name + _UNIT) + tasks
+    names = sum([_bytes(each) + 3 for each in connector.credential_names])
+    return 2 * _UNIT + least + _config_bytes(connector.config) + names + len(connector.tasks) * (name + _UNIT) + tasks
 
 
 def check(group_id: str, sizes: Mapping[str, int], before: ConnectorRecord | None, after: ConnectorRecord) -> None:

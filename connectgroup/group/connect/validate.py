@@ -152,9 +152,11 @@ def update_connectors(request: UpdateConnectorsRequest) -> None:
             raise refuse(
                 "Changes.TaskConfigs", "a task list from an operator", "task lists come from the connector's owner"
             )
+        if change.credential_names is not None and request.member_id is None:
+            raise refuse("Changes.CredentialNames", "names from an operator", "names from the connector's owner")
         if change.config is not None:
             connector_config(change.connector, change.config)
-        for field in ("config", "task_configs", "config_patch"):
+        for field in ("config", "task_configs", "config_patch", "credential_names"):
             if change.delete and getattr(change, field) is not None:
                 raise refuse("Changes.Delete", True, f"delete, or {field}, not both")
         if change.delete and change.restart:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -92,9 +92,11 @@ def entries(config: Mapping[str, str]) -> tuple[ConfigEntry, ...]:
     return tuple(ConfigEntry(name=name, value=config[name]) for name in sorted(config))
 
 
-def masked(lines: Iterable[ConfigEntry]) -> tuple[ConfigEntry, ...]:
-    """A configuration for display: without the values of credentials."""
-    return tuple([ConfigEntry(name=line.name, value=masked_value(line.name, line.value)) for line in lines])
+def masked(lines: Iterable[ConfigEntry], credential_names: Container[str] = ()) -> tuple[ConfigEntry, ...]:
+    """A configuration for display: without the values of credentials, also of those that only their class knows."""
+    return tuple(
+        [ConfigEntry(name=line.name, value=masked_value(line.name, line.value, credential_names)) for line in lines]
+    )
 
 
 def config_of(lines: Iterable[ConfigEntry]) -> dict[str, str]:

@@ -56,6 +56,8 @@ class ConnectorChange:
         config_patch: *(tagged)* settings to change or remove; the other settings are kept (KIP-477). Not together with
             ``config``.
         restart: *(tagged)* units to restart, each by the owner epoch of its grant.
+        credential_names: *(tagged)* the settings that are credentials whatever their names are, from the member that
+            owns the connector, as ``task_configs``. They change neither the version nor the group epoch.
     """
 
     connector: str
@@ -67,6 +69,7 @@ class ConnectorChange:
     owner_epoch: int = -1
     config_patch: tuple[ConfigPatch, ...] | None = None
     restart: tuple[RestartedUnit, ...] = ()
+    credential_names: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

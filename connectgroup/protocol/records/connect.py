@@ -270,6 +270,10 @@ class ConnectorRecord:
     """A connector; ``version`` is the group epoch of the last change of anything in it.
 
     ``since_epoch`` is for the connector itself what ``TaskEntry.since_epoch`` is for a task.
+
+    Attributes:
+        credential_names: *(tagged)* the settings that are credentials whatever their names are, sorted; the last ones
+            that an owner of the connector has sent.
     """
 
     group_id: str
@@ -279,6 +283,7 @@ class ConnectorRecord:
     config: tuple[ConfigEntry, ...] = ()
     since_epoch: int = 0
     tasks: tuple[TaskEntry, ...] = ()
+    credential_names: tuple[str, ...] = ()
 
     @property
     def key(self) -> Key:

@@ -25,12 +25,13 @@ from ...dataplane.settings import PluginSettings, settings_below, unknown_settin
 from ...dataplane.source import Division, Source
 from ...dataplane.transform import listed
 from ...errors import ConfigError
+from ...masking import is_credential
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from ...dataplane.source import CommittedPositions
-    from ..connect_runtime import JavaConnector
+    from ..connect_runtime import JavaConnector, JavaTransform
 
 METADATA: Final = ("key", "topic", "partition", "timestamp", "headers")
 CONFIG: Final = "config."
@@ -167,6 +168,8 @@ class ConnectDivision(Division):
         config: Mapping[str, str],
         positions: Callable[[], Mapping[str, int]],
         kind: Literal["source", "sink"] = "source",
+        *,
+        transforms: Sequence[JavaTransform] = (),
     ) -> None:
         """Store the arguments.
 
@@ -175,9 +178,11 @@ class ConnectDivision(Division):
             config: its settings.
             positions: reads the committed positions.
             kind: of the connector.
+            transforms: the transformations of its tasks.
         """
         self._cls, self._config, self._positions = cls, {"connector.class": cls, **config}, positions
         self._kind: Literal["source", "sink"] = kind
+        self.transforms = transforms
         # Changed by task_settings and stop.
         self._connector: JavaConnector | None = None
         self._found: list[dict[str, str]] = []
@@ -189,7 +194,14 @@ class ConnectDivision(Division):
             self._connector = None
         if self._connector is None:
             read = self._positions
-            self._connector = JavaConnector(self._cls, self._config, lambda: decoded_offsets(read()), self._kind)
+            self._connector = JavaConnector(
+                self._cls,
+                self._config,
+                lambda: decoded_offsets(read()),
+                self._kind,
+                transforms=self.transforms,
+                on_passwords=self._learn,
+            )
         elif not self._connector.wants_tasks():
             return self._found
         found = self._connector.task_configs(max_tasks)
@@ -197,6 +209,11 @@ class ConnectDivision(Division):
             {f"{CONFIG}{name}": value for name, value in {**self._framework(), **each}.items()} for each in found
         ]
         return self._found
+
+    def _learn(self, own: Sequence[str], others: Sequence[str]) -> None:
+        """Keep the names of passwords, in the form of a pipeline's settings, that do not say so themselves."""
+        names = [*(f"{self._kind}.{CONFIG}{name}" for name in own), *others]
+        self.credential_names = [name for name in names if not is_credential(name)]
 
     def stop(self) -> None:
         connector, self._connector = self._connector, None

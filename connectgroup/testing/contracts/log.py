@@ -112,6 +112,7 @@ ONE_OF_EACH: tuple[Record, ...] = (
         config=(ConfigEntry(name="k", value="v"),),
         since_epoch=1,
         tasks=(TaskEntry(config=(ConfigEntry(name="t", value=""),), since_epoch=2), TaskEntry()),
+        credential_names=("k",),
     ),
     ComputationRecord(
         group_id="g", epoch=3, member_id="m", prepared=True, failures=1, failed_members=("n",), error="e"
