@@ -2,8 +2,8 @@
 
 Kafka marks each setting of type PASSWORD in the class that defines it. Connector configurations are free text here, so
 a setting is recognized as a credential by its name; those that a connector's class knows besides
-(``Connector.credential_names``) are masked in descriptions. No output for people (an error, a log line, a description of a
-group, a ``repr``) shows the value of such a setting; the workers that run the connector receive the value unchanged.
+(``Connector.credential_names``) are masked in descriptions. No output for people (an error, a log line, a description
+of a group, a ``repr``) shows the value of such a setting; the workers that run the connector receive it unchanged.
 
 Source: Kafka's ``Password.HIDDEN``; KAFKA-5117, KAFKA-15377, CVE-2019-12399 (secrets in logs and responses of Connect).
 """

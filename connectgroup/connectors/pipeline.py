@@ -38,7 +38,7 @@ from ..errors import NO_VALUE, UNKNOWN_SETTING, ConfigError, ConnectGroupError, 
 from ..plugins import available, load_sink_class, load_source_class
 from ..spark.converters import CONVERTERS, check_pair
 from ..spark.remote import REMOTE, remote_address
-from ..spark.sinks.connect import ConnectSink
+from ..spark.sinks.connect import TOPICS, ConnectSink
 from ..spark.sources.connect import CONFIG, ConnectDivision, ConnectSource
 from .loops import check_apart
 from .transforms import PREDICATES, TRANSFORMS, check_predicates, check_types, parse_chain, split_java
@@ -82,12 +82,15 @@ class PipelineConnector(Connector):
         parsed = self._parsed
         if self._division is None:
             self._division = parsed.division(self.name)
+        configs: Sequence[Config]
         if self._division is not None:
             prefix = SINK if issubclass(parsed.sink, ConnectSink) else SOURCE
-            return _divided(parsed.config, prefix, self._division.task_settings(max_tasks))
-        layout = self._parsed.source.task_layout(self._parsed.source_settings)
-        common = {**self.config, "tasks": str(max_tasks), **({LAYOUT: layout} if layout else {})}
-        return [{**common, "task": str(task)} for task in range(max_tasks)]
+            configs = _divided(parsed.config, prefix, self._division.task_settings(max_tasks))
+        else:
+            common = {**self.config, "tasks": str(max_tasks)}
+            configs = [{**common, "task": str(task)} for task in range(max_tasks)]
+        layout = parsed.source.task_layout(parsed.source_settings)
+        return [{**config, LAYOUT: layout} for config in configs] if layout else configs
 
     def stop(self) -> None:
         if self._division is not None:
@@ -416,7 +419,15 @@ def _free_prefixes(source: type[Source], sink: type[Sink]) -> tuple[str, ...]:
 
 
 def _with_connect_defaults(config: Config) -> Config:
-    """Return a configuration in which the source ``connect`` makes the records that the sink ``kafka`` writes."""
+    """Return a configuration in which the source ``connect`` makes the records that the sink ``kafka`` writes, or the
+    sink ``connect`` has the topics and the offsets of the source ``kafka``.
+    """
+    if config["source"] == "kafka" and config["sink"] == "connect":
+        named = {f"{SINK}{CONFIG}{name}": config.get(f"{SOURCE}{name}", "") for name in TOPICS}
+        topics = {name: value for name, value in named.items() if value}
+        # The source would publish its positions to the group that has the offsets of the sink.
+        shared = {**topics, f"{SOURCE}publish.offsets": "false"}
+        return {name: value for name, value in config.items() if name not in named} | shared
     if config["source"] != "connect" or config["sink"] != "kafka":
         return config
     defaults = {f"{SOURCE}value.form": "json"}

@@ -91,7 +91,7 @@ def split_java(config: Config, *, is_sink: bool = False) -> tuple[Config, list[J
         if others:
             allowed = f"{name} before {others[0]}: a transformation of Java gets the record before the rows are made"
             raise ConfigError("transforms", config["transforms"], allowed)
-        predicate, negate = settings.pop("predicate", ""), settings.pop("negate", "false")
+        negate, predicate = _negates(settings, prefix), settings.pop("predicate", "")
         of_predicate = settings_below(config, f"{PREDICATES}{predicate}.") if predicate else {}
         if predicate and not is_java_name(of_predicate.get("type", "")):
             allowed = "a predicate whose type is a Java class, for a transformation of Java"
@@ -104,7 +104,7 @@ def split_java(config: Config, *, is_sink: bool = False) -> tuple[Config, list[J
                 predicate=of_predicate.pop("type", ""),
                 predicate_setting=f"{PREDICATES}{predicate}.type" if predicate else "",
                 predicate_config=of_predicate,
-                negate=negate == "true",
+                negate=negate,
             )
         )
     if not found:
@@ -149,16 +149,12 @@ def parse_chain(config: Config, metadata: frozenset[str]) -> Chain:
     for name in names:
         prefix = f"{TRANSFORMS}{name}."
         settings = settings_below(config, prefix)
-        predicate, negate = settings.pop("predicate", None), settings.pop("negate", "false")
+        negate, predicate = _negates(settings, prefix), settings.pop("predicate", None)
         if predicate is not None and predicate not in predicates:
             raise ConfigError(f"{prefix}predicate", predicate, ", ".join(predicates) or "a name listed in predicates")
-        if negate not in ("true", "false"):
-            raise ConfigError(f"{prefix}negate", negate, "true, false")
         place = Place(prefix, metadata)
         transform = _create(settings, place, _transform_class, ("predicate", "negate"))
-        steps.append(
-            ChainStep(transform, _predicate(config, predicate, metadata) if predicate else None, negate == "true")
-        )
+        steps.append(ChainStep(transform, _predicate(config, predicate, metadata) if predicate else None, negate))
         metadata |= frozenset(transform.adds_metadata)
     if not names:
         for name in predicates:
@@ -197,6 +193,22 @@ def _transform_class(name: str, setting: str) -> type[Transform]:
 
 def _predicate_class(name: str, setting: str) -> type[Predicate]:
     return load_predicate_class(entry_point_name(name, setting), setting)
+
+
+def _negates(settings: dict[str, str], prefix: str) -> bool:
+    """Take from the settings of a transform whether it applies to the records for which its predicate is false.
+
+    Raises:
+        ConfigError: it is neither true nor false, or there is no predicate.
+    """
+    negate = settings.pop("negate", None)
+    if negate is None:
+        return False
+    if negate.lower() not in ("true", "false"):
+        raise ConfigError(f"{prefix}negate", negate, "true, false")
+    if not settings.get("predicate"):
+        raise ConfigError(f"{prefix}negate", negate, f"nothing without {prefix}predicate")
+    return negate.lower() == "true"
 
 
 def _names(config: Config, setting: str) -> tuple[str, ...]:

@@ -570,7 +570,12 @@ class JavaSinkTask:
     """A plug-in's sink task. One thread calls it at a time, except for ``stop``."""
 
     def __init__(
-        self, config: Mapping[str, str], transforms: Sequence[JavaTransform], *, is_tolerant: bool = False
+        self,
+        config: Mapping[str, str],
+        transforms: Sequence[JavaTransform],
+        *,
+        is_tolerant: bool = False,
+        interrupted: threading.Event,
     ) -> None:
         """Create it; ``open`` starts it.
 
@@ -579,17 +584,19 @@ class JavaSinkTask:
             transforms: what is applied to each record, in order.
             is_tolerant: whether a record that cannot be converted or transformed, or that the plug-in reports
                 (``errantRecordReporter``), is a dead letter.
+            interrupted: set when the task is to stop, as by ``interrupt``, also before this has returned: then a
+                constructor or a ``configure`` that does not return is left behind.
 
         Raises:
             ConfigError: no plug-in has a class.
-            SourceError: the plug-in has thrown.
+            SinkError: the plug-in has thrown, or the task is to stop and a call does not return.
         """
         self._what = cls = config["connector.class"]
         plugin = require_java_class("connector.class", cls, "sink")
         converters = {name: converter_class(config[name]) for name in CONVERTERS_OF_SINKS if config.get(name)}
         self._runtime = runtime = _current()
         self._secrets = [value for key, value in config.items() if is_credential(key) and len(value) >= 4]
-        self._interrupted = threading.Event()
+        self._interrupted = interrupted
 
         def make() -> Any:
             loader = runtime.loader(plugin)
@@ -609,7 +616,7 @@ class JavaSinkTask:
                 loader, names, loaders, json.dumps({**config, **converters}), steps, is_tolerant
             )
 
-        self._task = self._call(make)
+        self._task = self._in_plugin(make)
 
     def open(self, positions: Mapping[str, int | None]) -> dict[str, int]:
         """Add partitions, with the offsets at which they begin; return those at which the plug-in wants to begin."""

@@ -72,6 +72,13 @@ public class TestSinkPlugin extends SinkConnector {
         }
 
         @Override
+        public void configure(Map<String, ?> config, boolean isKey) {
+            if (config.get("blocks") == null) return;
+            Appending.note((String) config.get("blocks"), "start");
+            Appending.deaf();
+        }
+
+        @Override
         public SchemaAndValue toConnectData(String topic, byte[] value) {
             return new SchemaAndValue(Schema.OPTIONAL_STRING_SCHEMA, new String(value).toUpperCase());
         }
@@ -113,8 +120,12 @@ public class TestSinkPlugin extends SinkConnector {
         }
 
         private void note(String line) {
+            note(config.get("out"), line);
+        }
+
+        private static void note(String out, String line) {
             try {
-                Files.writeString(new File(config.get("out")).toPath(), line + "\n", StandardOpenOption.CREATE, StandardOpenOption.APPEND);
+                Files.writeString(new File(out).toPath(), line + "\n", StandardOpenOption.CREATE, StandardOpenOption.APPEND);
             } catch (java.io.IOException error) {
                 throw new IllegalStateException(error);
             }

@@ -43,7 +43,7 @@ from tests.spark.java_plugins import (
     debezium_settings,
     java_plugin_path as java_plugin_path,
 )
-from tests.spark.kafka_topics import committed, make_topic, produce
+from tests.spark.kafka_topics import add_partitions, committed, make_topic, produce
 from tests.spark.mariadb_server import PASSWORD, MariaDB, mariadb as mariadb
 from tests.volume import ci_only
 
@@ -507,7 +507,7 @@ def test_failed_transformation_fails_the_task_without_its_passwords(
 
 
 def test_passwords_that_only_their_classes_know_are_named(cluster: Cluster, tmp_path: Path) -> None:
-    """By the type of the setting: those of the connector, a transformation, a predicate and a converter."""
+    """By the type of the setting: those of the connector, a transformation and a predicate."""
     connector = cluster.connector(counting(tmp_path) | PICKY | SEALED)
     connector.task_configs(1)
     own = ["pass.word", "pepper"]
@@ -519,13 +519,6 @@ def test_passwords_that_only_their_classes_know_are_named(cluster: Cluster, tmp_
     with pytest.raises(ConnectGroupError, match="Invalid value -1 for configuration rows"):
         refused.task_configs(1)
     assert sorted(refused.credential_names) == [f"source.config.{name}" for name in own], "it is shown nevertheless"
-
-    shouting = f"{TEST_SINK}$Shouting"
-    files = {"connector.class": TEST_SINK, "topics": "t", "out": str(tmp_path / "out"), "name": "lines"}
-    converters = {"key.converter": "StringConverter", "value.converter": shouting}
-    sinks = cluster.connector(files | converters | {"source.bootstrap.servers": "127.0.0.1:1"})
-    sinks.task_configs(1)
-    assert sinks.credential_names == ["value.converter.whisper"]
 
 
 def test_failed_transformations_and_rows_are_dead_letters(cluster: Cluster, tmp_path: Path) -> None:
@@ -734,6 +727,10 @@ def test_transaction_that_is_to_be_committed_and_aborted_fails_the_task(cluster:
         (
             {"value.converter": "io.confluent.connect.avro.AvroConverter"},
             "record's fields are columns, no converter is needed",
+        ),
+        (
+            {**PICKY, "transforms.picky.negate": "yes"},
+            "transforms.picky.negate: got 'yes'; allowed: true, false",
         ),
         ({"source.metadat": "key"}, "source.metadat: unknown; allowed: source.metadata (did you mean that?)"),
         ({"sink": "nothing"}, "sink: got 'nothing'; allowed: "),
@@ -954,6 +951,54 @@ def test_sink_task_gets_records_as_in_kafka_connect(
     assert group_offsets(kafka, topic_name) == [8]
 
 
+@pytest.mark.parametrize("form", ["topics", "topics.regex", "pipeline"])
+def test_sink_task_goes_on_at_its_offsets_however_its_topics_are_named(
+    cluster: Cluster, tmp_path: Path, kafka: str, topic_name: str, form: str
+) -> None:
+    """And only what is durable is committed: a pipeline's source publishes nothing to the same group."""
+    config = appending(tmp_path, kafka, topic_name, mode="holds")
+    if form == "topics.regex":
+        config = {name: value for name, value in config.items() if name != "topics"}
+        config["topics.regex"] = f"{topic_name[:-1]}[{topic_name[-1]}]"
+    if form == "pipeline":
+        bytes_ = "org.apache.kafka.connect.converters.ByteArrayConverter"
+        own = {name: value for name, value in config.items() if name in ("out", "mode") or "converter" in name}
+        config = {
+            "connector.class": "pipeline",
+            "source": "kafka",
+            "source.bootstrap.servers": kafka,
+            "source.topics": topic_name,
+            "source.metadata": "key,topic,partition,offset,timestamp,headers",
+            **{f"source.{part}.converter": bytes_ for part in ("key", "value", "header")},
+            "sink": "connect",
+            "sink.connector.class": TEST_SINK,
+            "sink.bootstrap.servers": kafka,
+            **{f"sink.config.{name}": value for name, value in own.items()},
+        }
+    put_records(kafka, topic_name, range(5))
+    run = cluster.start(config)
+    run.wait(lambda: sum(run.rows) == 5)
+    run.task.stop()
+    assert group_offsets(kafka, topic_name) == [4]
+    assert [each.offset for each in cluster.connector(config).offsets()] == [{"kafka_offset": 4}]
+    put_records(kafka, topic_name, range(5, 8))
+    again = cluster.start(config, epoch=2)
+    again.wait(lambda: sum(again.rows) >= 4)
+    again.task.stop()
+    assert [line.split()[1] for line in records_in(tmp_path)] == list("01234") + list("4567")
+
+
+def test_new_partitions_of_a_topic_give_the_tasks_of_a_sink_new_settings(
+    cluster: Cluster, tmp_path: Path, kafka: str, topic_name: str
+) -> None:
+    """As a rebalance in Kafka Connect: a task reads the partitions that there are when it starts."""
+    connector = cluster.connector(appending(tmp_path, kafka, topic_name))
+    before = connector.task_configs(1)
+    assert connector.task_configs(1) == before
+    add_partitions(kafka, topic_name, 2)
+    assert connector.task_configs(1) != before
+
+
 def test_offsets_are_committed_up_to_what_is_durable(
     cluster: Cluster, tmp_path: Path, kafka: str, topic_name: str
 ) -> None:
@@ -970,13 +1015,16 @@ def test_offsets_are_committed_up_to_what_is_durable(
 def test_converters_may_be_those_of_another_plugin(
     cluster: Cluster, tmp_path: Path, kafka: str, topic_name: str
 ) -> None:
-    """And Kafka's own have simple names, as in Kafka Connect."""
+    """And Kafka's own have simple names, as in Kafka Connect. Passwords among their settings are named."""
     config = appending(tmp_path, kafka, topic_name, file=str(tmp_path / "lines.txt")) | {
         "connector.class": "FileStreamSink",
         "key.converter": "StringConverter",
         "value.converter": "tests.TestSinkPlugin$Shouting",
         "header.converter": "SimpleHeaderConverter",
     }
+    connector = cluster.connector(config)
+    connector.task_configs(1)
+    assert list(connector.credential_names) == ["value.converter.whisper"]
     produce(kafka, topic_name, [(0, None, "a"), (0, None, "b")])
     run = cluster.start(config)
     run.wait(lambda: sum(run.rows) == 2)
@@ -1070,7 +1118,7 @@ def test_sink_plugin_whose_start_throws_is_stopped(
     assert notes(tmp_path) == ["start", "stop"]
 
 
-@pytest.mark.parametrize("mode", ["start blocks", "start is deaf"])
+@pytest.mark.parametrize("mode", ["start blocks", "start is deaf", "configure is deaf"])
 @pytest.mark.parametrize("is_early", [False, True])
 def test_start_of_a_sink_plugin_that_blocks_ends_when_its_task_is_to_stop(
     cluster: Cluster,
@@ -1085,10 +1133,13 @@ def test_start_of_a_sink_plugin_that_blocks_ends_when_its_task_is_to_stop(
     monkeypatch.setattr("connectgroup.spark.connect_runtime.STOP_BOUND_MS", 2_000)
     put_records(kafka, topic_name, range(1))
     errors: list[Exception] = []
+    config = appending(tmp_path, kafka, topic_name, mode=mode)
+    if mode == "configure is deaf":
+        config |= {"value.converter": f"{TEST_SINK}$Shouting", "value.converter.blocks": config["out"]}
 
     def start() -> None:
         try:
-            cluster.start(appending(tmp_path, kafka, topic_name, mode=mode))
+            cluster.start(config)
         except SinkError as error:
             errors.append(error)
 
@@ -1099,7 +1150,7 @@ def test_start_of_a_sink_plugin_that_blocks_ends_when_its_task_is_to_stop(
     starting.join(120)
     assert not starting.is_alive()
     assert len(errors) == 1
-    assert notes(tmp_path)[-1] == "stop"
+    assert notes(tmp_path)[-1] == ("start" if mode == "configure is deaf" else "stop")
 
 
 def test_sink_plugin_that_fails_while_there_are_no_records_gets_again_what_it_has_dropped(

@@ -287,6 +287,10 @@ def test_filter_drops_the_rows_its_predicate_selects(spark: None) -> None:
             {"transforms": "a", "transforms.a.type": "Filter", "transforms.a.negate": "no"},
             r"transforms\.a\.negate: got 'no'; allowed: true, false",
         ),
+        (
+            {"transforms": "a", "transforms.a.type": "Filter", "transforms.a.negate": "true"},
+            r"transforms\.a\.negate: got 'true'; allowed: nothing without transforms\.a\.predicate",
+        ),
         ({"predicates": "p", "predicates.p.type": "TopicNameMatches"}, r"predicates\.p\.pattern"),
         (
             {

@@ -30,7 +30,6 @@ from ...dataplane.errors import SinkError, TaskFenced
 from ...dataplane.java_plugins import require_java_class
 from ...dataplane.ownership import Owner, Range
 from ...dataplane.settings import PluginSettings, settings_below, unknown_setting
-from ...dataplane.transform import listed
 from ...errors import ConfigError
 from ..kafka_client import admin, client_files, client_settings
 from ..remote import remote_address
@@ -45,6 +44,8 @@ if TYPE_CHECKING:
     from ..connect_runtime import JavaSinkTask, JavaTransform
 
 CONFIG: Final = "config."
+TOPICS: Final = ("topics", "topics.regex")
+"""The plug-in's settings that say which topics it gets; one of them is set."""
 IDLE_S: Final = 5.0
 """How often a plug-in that holds records is asked whether they are durable, while there are no others."""
 _REQUEST_S: Final = 30.0
@@ -92,11 +93,6 @@ class ConnectSinkSettings(PluginSettings):
         """The settings of the plug-in."""
         return settings_below({name: str(value) for name, value in (self.model_extra or {}).items()}, CONFIG)
 
-    @property
-    def topics(self) -> tuple[str, ...]:
-        """The topics that the plug-in's settings name."""
-        return listed(self.plugin_config.get("topics", ""))
-
 
 class ConnectSink(DeadLetterSink):
     """A sink connector of Kafka Connect: the plug-in runs unchanged, in the Java process of the worker's Spark, with
@@ -132,7 +128,7 @@ class ConnectSink(DeadLetterSink):
         self._file = Path(name)
         self._lock = threading.Lock()
         self._closing = threading.Event()
-        self._is_interrupted = False
+        self._interrupted = threading.Event()
         self._report_failure: Callable[[BaseException], None] = lambda error: None
         # These are changed under the lock. A task that has failed commits nothing any more.
         self._failure: BaseException | None = None
@@ -163,12 +159,15 @@ class ConnectSink(DeadLetterSink):
         self._owner = owner
         self._group = GroupOffsets(settings.bootstrap_servers, settings.client, group_of(owner.connector))
         with as_sink_error(f"Kafka {settings.bootstrap_servers}"):
-            positions = _read(self._group, settings.topics, owner.fencing_token, is_mine)
+            topics = _topics(self._group, settings)
+            positions = _read(self._group, topics, owner.fencing_token, is_mine)
         config = {"name": owner.connector, "connector.class": settings.connector_class, **settings.plugin_config}
-        self._task = JavaSinkTask(config, self._transforms, is_tolerant=bool(self._dead_letters))
-        names = [name for name in _partitions(self._group, settings.topics) if is_mine(name)]
+        self._task = JavaSinkTask(
+            config, self._transforms, is_tolerant=bool(self._dead_letters), interrupted=self._interrupted
+        )
+        names = [name for name in _partitions(self._group, topics) if is_mine(name)]
         self._opened.update(names)
-        if self._is_interrupted:  # since before the plug-in was there to be interrupted
+        if self._interrupted.is_set():  # since before the plug-in was there to be interrupted
             self.interrupt()
         try:
             positions |= self._task.open({name: positions.get(name) for name in names})
@@ -239,7 +238,7 @@ class ConnectSink(DeadLetterSink):
         self._report_failure = failed
 
     def interrupt(self) -> None:
-        self._is_interrupted = True
+        self._interrupted.set()
         task = self._task
         if task is not None:
             with suppress(Exception):  # of a Java that has ended
@@ -441,7 +440,7 @@ class GroupPositions:
         group = self._open(connector)
         try:
             with as_sink_error(f"Kafka {self._settings.bootstrap_servers}"):
-                return _read(group, self._settings.topics, None, lambda _: True)
+                return _read(group, _topics(group, self._settings), None, lambda _: True)
         finally:
             group.close()
 
@@ -454,7 +453,7 @@ class GroupPositions:
         try:
             with as_sink_error(f"Kafka {settings.bootstrap_servers}"):
                 # Fenced, if a later owner has committed.
-                _read(group, settings.topics, fencing_token, lambda _: True)
+                _read(group, _topics(group, settings), fencing_token, lambda _: True)
                 if positions is None:
                     client = admin(settings.bootstrap_servers, client_settings("sink.client", settings.client))
                     try:
@@ -481,6 +480,15 @@ class GroupPositions:
 def _parted(name: str) -> tuple[str, int]:
     topic, _, number = name.rpartition("-")
     return topic, int(number)
+
+
+def _topics(group: GroupOffsets, settings: ConnectSinkSettings) -> Sequence[str]:
+    """Return the topics that the plug-in's settings name, as the source reads them."""
+    from ..sources.kafka import wanted_topics
+
+    topics, expression = (settings.plugin_config.get(name, "") for name in TOPICS)
+    known = group.open().list_topics(timeout=_REQUEST_S).topics if expression else ()
+    return wanted_topics(topics, expression, known)
 
 
 def _partitions(group: GroupOffsets, topics: Iterable[str]) -> list[str]:

@@ -537,14 +537,20 @@ def partitions_of(settings: KafkaSourceSettings) -> dict[str, int]:
     except KafkaException as error:
         reason = error.args[0].str() if error.args and hasattr(error.args[0], "str") else str(error)
         raise SourceError(f"Kafka {settings.bootstrap_servers}: {reason}; allowed: a cluster that answers") from error
-    # RE2, not Python's engine: its time is linear in the length of a name, whatever the expression.
-    matching = matching_topics(settings.topics_regex, tuple(found)) if settings.topics_regex else frozenset()
-    matching -= _INTERNAL
-    wanted = listed(settings.topics) or [name for name in found if name in matching]
+    wanted = wanted_topics(settings.topics, settings.topics_regex, found)
     for name in wanted:
         if name not in found or not found[name].partitions:
             raise SourceError(f"Kafka {settings.bootstrap_servers}: topic {name} does not exist; allowed: a topic")
     return {name: len(found[name].partitions) for name in wanted}
+
+
+def wanted_topics(topics: str, expression: str, known: Collection[str]) -> Sequence[str]:
+    """Return the topics of a list, or else those of the cluster that a regular expression means."""
+    if listed(topics) or not expression:
+        return listed(topics)
+    # RE2, not Python's engine: its time is linear in the length of a name, whatever the expression.
+    matching = matching_topics(expression, tuple(known)) - _INTERNAL
+    return [name for name in known if name in matching]
 
 
 def topic_ids(settings: KafkaSourceSettings, topics: Collection[str]) -> dict[str, str]:
