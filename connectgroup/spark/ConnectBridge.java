@@ -1187,7 +1187,10 @@ public class SinkRun implements SinkTaskContext {
     if (name != null && name.equals("")) name = null;
     headers = (HeaderConverter) Plugins.make(name == null ? loader : (ClassLoader) loaderOf.get("header.converter"),
         name == null ? "org.apache.kafka.connect.storage.SimpleHeaderConverter" : name, HeaderConverter.class);
-    headers.configure(below("header.converter."));
+    Map ofHeaders = below("header.converter.");
+    // As in Kafka Connect: those that can be converters of keys and values, too, require it.
+    ofHeaders.put("converter.type", "header");
+    headers.configure(ofHeaders);
     task = (SinkTask) Plugins.make(loader, (String) config.get("task.class"), SinkTask.class);
   }
 

@@ -1012,15 +1012,16 @@ def test_offsets_are_committed_up_to_what_is_durable(
     assert records_in(tmp_path)[5:] == ["0 4 k4 {n=4}"], "put again: at least once"
 
 
+@pytest.mark.parametrize("header_converter", ["SimpleHeaderConverter", "StringConverter"])
 def test_converters_may_be_those_of_another_plugin(
-    cluster: Cluster, tmp_path: Path, kafka: str, topic_name: str
+    cluster: Cluster, tmp_path: Path, kafka: str, topic_name: str, header_converter: str
 ) -> None:
     """And Kafka's own have simple names, as in Kafka Connect. Passwords among their settings are named."""
     config = appending(tmp_path, kafka, topic_name, file=str(tmp_path / "lines.txt")) | {
         "connector.class": "FileStreamSink",
         "key.converter": "StringConverter",
         "value.converter": "tests.TestSinkPlugin$Shouting",
-        "header.converter": "SimpleHeaderConverter",
+        "header.converter": header_converter,
     }
     connector = cluster.connector(config)
     connector.task_configs(1)

@@ -14,7 +14,7 @@ import os
 import re
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -487,7 +487,7 @@ def _topics(group: GroupOffsets, settings: ConnectSinkSettings) -> Sequence[str]
     from ..sources.kafka import wanted_topics
 
     topics, expression = (settings.plugin_config.get(name, "") for name in TOPICS)
-    known = group.open().list_topics(timeout=_REQUEST_S).topics if expression else ()
+    known: Collection[str] = group.open().list_topics(timeout=_REQUEST_S).topics if expression else ()
     return wanted_topics(topics, expression, known)
 
 
