@@ -471,16 +471,26 @@ class ReportedProgress:
         if known.pruned_epoch != group.epoch:
             known.pruned_epoch = group.epoch
             for unit in [each for each in known.accounts if not _exists(group, each)]:
-                lag = known.accounts.pop(unit).lag
-                if lag:
-                    self._histories.add((group.group_id, unit.connector), self._clock_ms(), lag=-lag)
-            known.ending = known.accounts.keys() - group.runnable.keys()
+                account = known.accounts[unit]
+                if account.lag:
+                    self._histories.add((group.group_id, unit.connector), self._clock_ms(), lag=-account.lag)
+                    account.lag = 0
+                if not _is_between_lists(group, unit):
+                    del known.accounts[unit]
+            known.ending = {each for each in known.accounts.keys() - group.runnable.keys() if _exists(group, each)}
         return known
 
 
 def _exists(group: ConnectGroupState, unit: Unit) -> bool:
     connector = group.connectors.get(unit.connector)
     return connector is not None and CONNECTOR <= unit.task < len(connector.tasks)
+
+
+def _is_between_lists(group: ConnectGroupState, unit: Unit) -> bool:
+    """Whether the connector has no tasks: a change of its configuration has cleared their list, until it has made the
+    new one. Their totals go on."""
+    connector = group.connectors.get(unit.connector)
+    return connector is not None and not connector.tasks
 
 
 def _dead_letter(reported: TaskProgress, member_id: str, letters: int, now_ms: int) -> UnitEvent:

@@ -159,6 +159,28 @@ async def test_rows_and_dead_letters_count_across_moves_and_the_last_ones_come_w
         assert (await task_unit(coordinator)).numbers == found
 
 
+async def test_totals_go_on_with_the_tasks_of_a_changed_configuration() -> None:
+    """The change clears the list of tasks until the connector has made the new one."""
+    async with serving() as coordinator:
+        owner_epoch, epoch = await owner_of_a_task(coordinator)
+        failure = TaskStatus(connector="c", task=0, owner_epoch=owner_epoch, state=UnitState.FAILED, message="no disk")
+        await ask(coordinator, beat("a", epoch, statuses=(failure,), progress=(written(owner_epoch, 100),)))
+        before = (await look(coordinator)).connectors[0].units[0].owner_epoch
+        await change(coordinator, add(path="/other"))
+        assert len((await look(coordinator)).connectors[0].units) == 1
+        last = (written(owner_epoch, 130),)
+        epoch = (await ask(coordinator, beat("a", epoch, frozenset(), progress=last))).member_epoch
+        for _ in range(5):
+            epoch = (await ask(coordinator, beat("a", epoch))).member_epoch
+            connector = (await look(coordinator)).connectors[0].units[0]
+            if connector.member_id == "a" and connector.owner_epoch > before:
+                break
+        await change(coordinator, task_list("a", connector.owner_epoch, 1))
+        after = (await task_unit(coordinator)).numbers
+        assert after is not None
+        assert (after.records_written, after.errors, after.records_lag) == (130, 1, -1)
+
+
 @pytest.mark.parametrize("stops", [True, False], ids=["it stops in order", "it is killed"])
 async def test_totals_count_across_coordinators(stops: bool) -> None:
     """One that is killed has written the totals with the status of the last owner; the owner reports the rest again."""
