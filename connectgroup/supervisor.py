@@ -705,6 +705,9 @@ def summary(group: DescribedGroup, *, state: str = "") -> str:
     units = [unit for connector in group.connectors for unit in connector.units if unit.should_run]
     failed = sum(unit.state in ("FAILED", "STALLED") for unit in units)
     workers, all_units = counted(len(group.members), "worker"), counted(len(units), "unit")
-    waiting = next((unit.message for unit in units if unit.state == "STARTING" and unit.message), "")
+    starting = [unit for unit in units if unit.state == "STARTING"]
+    waiting = next((unit.message for unit in starting if unit.message), "")
+    if starting and not waiting and group.state == "Stable":
+        waiting = f"starting {counted(len(starting), 'unit')}"  # assigned, but no rows flow yet
     text = f"{state or waiting or group.state} | epoch {group.group_epoch} | {workers} | {held}/{all_units}"
     return text + (f" | {failed} FAILED" if failed else "")

@@ -18,7 +18,8 @@ from connectgroup.config.connector_file import ConnectorFile
 from connectgroup.config.coordinator import CoordinatorConfig
 from connectgroup.errors import ConfigError
 from connectgroup.loggers import FORMAT_VARIABLE, relay
-from connectgroup.supervisor import Supervisor
+from connectgroup.protocol.messages.describe import DescribedConnector, DescribedGroup, DescribedUnit
+from connectgroup.supervisor import Supervisor, summary
 from tests.distribution import make_distribution
 
 from ..integration.processes import Program
@@ -42,6 +43,19 @@ async def until(condition: Callable[[], bool]) -> None:
             return
         await asyncio.sleep(0.1)
     raise AssertionError("never")
+
+
+def test_a_group_is_not_said_to_be_stable_while_its_units_start() -> None:
+    """They are assigned, but no rows flow yet; without Spark nothing says what they wait for."""
+
+    def line(*units: DescribedUnit) -> str:
+        return summary(DescribedGroup(state="Stable", connectors=(DescribedConnector(connector="c", units=units),)))
+
+    assert line(DescribedUnit(task=-1, state="RUNNING"), DescribedUnit(task=0, state="STARTING")).startswith(
+        "starting 1 unit | "
+    )
+    assert line(DescribedUnit(task=0, state="STARTING", message="starting Spark, 3 s")).startswith("starting Spark, 3")
+    assert line(DescribedUnit(task=-1, state="RUNNING"), DescribedUnit(task=0, state="PAUSED")).startswith("Stable | ")
 
 
 @pytest.mark.parametrize("group", ["", "g" * 300, "a\nb", " g", ".."])
