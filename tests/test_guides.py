@@ -160,7 +160,7 @@ WRONG = """
 | `tasks.max` | `connectgroup_group_epoch` | `epoch` | `connectgroup.sinks` | `scratch` | `kill` | `anything` |
 
 ```
-connectgroup groups describe
+connectgroup groups delete
 $ connectgroup worker --group g --port 1     # a comment
 connectgroup worker --group g --assign balanced
 for w in a b; do connectgroup workers restart $w --fast || break; done
@@ -181,7 +181,7 @@ def test_mistakes_are_found() -> None:
     expected = [
         r"line 22: connectgroup has no NoSuchName",
         r"line 26: python exotic: allowed",
-        r"connectgroup groups describe: .*required: group",
+        r"connectgroup groups delete: .*required: group",
         r"connectgroup worker --group g --port 1: ",
         r"connectgroup workers restart '\$w' --fast: ",
         r"connectgroup worker --group g --assign balanced: no option --assign$",

@@ -35,9 +35,13 @@ def subcommand(name: str) -> Callable[[argparse.Namespace], Coroutine[Any, Any, 
     return run
 
 
+DEFAULT_GROUP: Final = "workers"
+GROUP_HELP: Final = f"group id ({DEFAULT_GROUP})"
+
+
 def add_group(parser: argparse.ArgumentParser) -> None:
     """Add ``--group``."""
-    with_groups(parser.add_argument("--group", type=name, default="workers", help="group id (workers)"))
+    with_groups(parser.add_argument("--group", type=name, default=DEFAULT_GROUP, help=GROUP_HELP))
 
 
 GROUP_TYPES: Final = ("connect", "classic", "consumer")

@@ -41,7 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         options = parser.parse_args(words)
     except UsageError as error:
-        return report_error(error, OptionNames(parser), as_json="--json" in words, serves=False)
+        return report_error(
+            error, OptionNames(parser), as_json="--json" in words, serves=False, checks="--check" in words
+        )
     options.own_process = arguments is None
     if options.own_process:
         is_lossy = hasattr(options, "serves")
@@ -85,10 +87,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         full = ConnectGroupError(f"standard output: cannot be written: {error.strerror}")
-        return report_error(full, options.names, as_json=getattr(options, "json", False), serves=False)
+        as_json, checks = getattr(options, "json", False), getattr(options, "check", False)
+        return report_error(full, options.names, as_json=as_json, serves=False, checks=checks)
     except ConnectGroupError as error:
-        as_json, serves = getattr(options, "json", False), hasattr(options, "serves")
-        return report_error(error, options.names, as_json=as_json, serves=serves)
+        as_json, checks = getattr(options, "json", False), getattr(options, "check", False)
+        return report_error(error, options.names, as_json=as_json, serves=hasattr(options, "serves"), checks=checks)
     except KeyboardInterrupt:
         return 130
 
@@ -167,7 +170,10 @@ def _loop_factory(options: argparse.Namespace) -> Callable[[], asyncio.AbstractE
 def _run(command: Coroutine[Any, Any, int], loop_factory: Callable[[], asyncio.AbstractEventLoop] | None) -> int:
     async def run() -> int:
         asyncio.get_running_loop().set_exception_handler(_on_loop_error)
-        return await command
+        try:
+            return await command
+        except KeyboardInterrupt:  # of ``at_interrupt``
+            return 130
 
     with asyncio.Runner(loop_factory=loop_factory) as runner:
         return runner.run(run())

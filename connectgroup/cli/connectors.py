@@ -23,7 +23,7 @@ from ..protocol.records.connect import TargetState
 from ..protocol.units import CONNECTOR, Unit, counted, printable
 from .arguments import allowed_paths_of, secrets_of
 from .render import print_json, print_table
-from .requests import admin_of, check_group, connected
+from .requests import admin_of, at_interrupt, check_group, connected
 from .status import state_of
 from .waiting import report_progress, started, wait_for, wait_until_ended
 
@@ -87,7 +87,8 @@ def checked_connector(file: Path, allowed_paths: AllowedPaths = None, secrets: S
     """
     from ..config.connector_file import read_unchecked
 
-    connector = read_unchecked(file)
+    with at_interrupt():
+        connector = read_unchecked(file)
     _check_written(str(file), connector, allowed_paths, secrets)
     return connector
 
@@ -96,7 +97,8 @@ async def put_connectors(options: argparse.Namespace) -> int:
     """Create connectors (``create``), replace their configurations (``update``), or either (``put``)."""
     from ..config.connector_file import read_several
 
-    connectors = read_several(options.file)
+    with at_interrupt():
+        connectors = read_several(options.file)
     for number, connector in enumerate(connectors):
         _check_written(f"{options.file}[{number}]" if len(connectors) > 1 else str(options.file), connector)
     done: list[dict[str, object]] = []
@@ -179,7 +181,8 @@ async def translate_connector(options: argparse.Namespace) -> int:
     from ..config.connector_file import read_unchecked
     from ..config.translation import translate
 
-    connector = read_unchecked(options.file)
+    with at_interrupt():
+        connector = read_unchecked(options.file)
     config = {**connector.config, "name": connector.name}
     try:
         pipelines, notes = translate(config, bootstrap_servers=options.bootstrap_servers)
@@ -251,18 +254,23 @@ async def validate_connector(options: argparse.Namespace) -> int:
             elif lists:
                 elsewhere = listed
     access = None if options.offline else Permissions(secrets=secrets_of(options), paths=given)
-    connectors = read_several(options.file)
+    with at_interrupt():
+        connectors = read_several(options.file)
     results, code = [], 0
     for number, connector in enumerate(connectors):
         where = f"{options.file}[{number}]" if len(connectors) > 1 else str(options.file)
         config = {**connector.config, "name": connector.name}
         found = await off_loop("validate", partial(validate, config, paths, access=access))
         code = 1 if found.errors else code
+        notes = []
         if elsewhere is not None and found.connector is not None:
             noted = await off_loop("paths", partial(_outside, type(found.connector), config, elsewhere))
             if noted:
-                report_progress(options, f"note: {where}: no worker lists a path: {options.names.in_text(noted)}")
-        results.append(found.as_json())
+                notes.append(f"no worker lists a path: {options.names.in_text(noted)}")
+                report_progress(options, f"note: {where}: {notes[0]}")
+        if found.access and not found.errors:
+            notes.append(f"its source and sink were not tried: {options.names.in_text(found.access)}")
+        results.append({**found.as_json(), "notes": notes})
         if not options.json:
             _print_validation(options, where, connector.name, found)
     if options.json:
@@ -376,7 +384,9 @@ async def connector_offsets(options: argparse.Namespace) -> int:
                 print(f"note: {text}", file=sys.stderr)
         elif options.alter is not None:
             try:
-                changes = changes_from(read_json(options.alter))
+                with at_interrupt():
+                    content = read_json(options.alter)
+                changes = changes_from(content)
             except ConfigError as error:
                 if error.field.startswith(str(options.alter)):
                     raise
@@ -679,8 +689,10 @@ async def _edited(text: str) -> str:
         path = directory / "connector.json"
         write_temporary(path, text)
         try:
-            editor = await asyncio.create_subprocess_exec(*words, str(path))
-            code = await editor.wait()
+            # Ctrl-C is a key of the editor, which has the terminal: in Emacs, for one, C-g sends it.
+            with at_interrupt(lambda *_: None):
+                editor = await asyncio.create_subprocess_exec(*words, str(path))
+                code = await editor.wait()
         except (OSError, ValueError) as error:
             why = f"{words[0] if words else 'nothing'}: {getattr(error, 'strerror', None) or error}"
             raise InvalidRequest(f"the editor cannot be started: {why}; allowed: a program in EDITOR") from error

@@ -28,7 +28,10 @@ async def print_docs(options: argparse.Namespace) -> int:
     path = found.get(options.document)
     if path is None:
         raise ConfigError("document", options.document, ", ".join(found) or "none are installed")
-    if options.path:
+    if options.json:
+        text = {} if options.path else {"text": path.read_text(encoding="utf-8")}
+        print_json({"name": options.document, "title": _title(path), "path": str(path), **text})
+    elif options.path:
         print(path)
     else:
         print(path.read_text(encoding="utf-8"), end="")

@@ -43,6 +43,9 @@ from ..loggers import LogLines
 FAILED: Final = 1
 """A command that ran to its end and found something wrong: ``validate``, ``groups list``."""
 
+UNKNOWN: Final = 3
+"""``REJECTED`` of ``status --check``, where 2 says that something has failed (``status.LEVELS``)."""
+
 REJECTED: Final = 2
 """Wrong options, files or settings, and requests that are rejected for no other reason below. ``up``, ``coordinator``,
 ``worker``, ``proxy`` and ``rest`` have this code for every error: a restart would not help."""
@@ -213,15 +216,28 @@ def renamed(error: ConfigError, field: str) -> ConfigError:
     return type(error)(field, error.value, error.allowed, is_path=True)
 
 
-def report_error(error: ConnectGroupError, names: OptionNames, *, as_json: bool, serves: bool) -> int:
+def _kind_of(error: ConnectGroupError) -> tuple[str, int]:
+    """The kind of an error, and its exit code."""
+    return next(((kind, code) for cls, kind, code in _KINDS if isinstance(error, cls)), ("rejected", REJECTED))
+
+
+def is_away(error: ConnectGroupError) -> bool:
+    """Whether the coordinator does not respond, and the same request may succeed later."""
+    return _kind_of(error)[0] == "unavailable"
+
+
+def report_error(
+    error: ConnectGroupError, names: OptionNames, *, as_json: bool, serves: bool, checks: bool = False
+) -> int:
     """Print an error on standard error; return the exit code.
 
     Args:
         serves: the command runs until it is stopped, as ``up`` and ``worker`` do.
+        checks: a monitor reads the exit code (``status --check``).
     """
-    kind, code = next(((kind, code) for cls, kind, code in _KINDS if isinstance(error, cls)), ("rejected", REJECTED))
-    if serves:
-        kind, code = "rejected", REJECTED
+    kind, code = ("rejected", REJECTED) if serves else _kind_of(error)
+    if checks and code == REJECTED:
+        code = UNKNOWN
     text = str(error) if isinstance(error, UsageError) else names.in_error(error)
     if as_json:
         print(json.dumps({"error": kind, "message": text, "exit_code": code}), file=sys.stderr)

@@ -19,7 +19,7 @@ from ..protocol.records.connect import GROUP_TYPE
 from ..protocol.units import CONNECTOR, Unit, counted, printable, show
 from ..rest.views import NO_WRITES, group_description, group_summary, member_protocol
 from .render import ago_text, dead_letters_text, lag_text, print_json, print_table, rate_text
-from .requests import confirm, connected
+from .requests import at_interrupt, confirm, connected
 
 if TYPE_CHECKING:
     from ..client.admin import Admin
@@ -276,11 +276,13 @@ async def plan_groups(options: argparse.Namespace) -> int:
     from ..analysis.plan import Change, plan, plan_json, plan_lines
     from ..config.connector_file import read_connector
 
+    with at_interrupt():
+        connector = read_connector(options.connector) if options.connector else None
     change = Change(
         drain=options.drain or "",
         add_workers=options.add_workers or 0,
         remove=options.remove or "",
-        connector=read_connector(options.connector) if options.connector else None,
+        connector=connector,
         assignor=options.assignor or "",
     )
     if change == Change():
@@ -297,7 +299,8 @@ async def replay_log(options: argparse.Namespace) -> int:
 
     if options.max_moves < 0:
         raise ConfigError("--max-moves", str(options.max_moves), "0 or more")
-    history = replay(options.log, options.group, assignor=options.assignor, max_moves=options.max_moves)
+    with at_interrupt():
+        history = replay(options.log, options.group, assignor=options.assignor, max_moves=options.max_moves)
     for line in [json.dumps(history.to_json())] if options.json else history.lines():
         print(line)
     return 0

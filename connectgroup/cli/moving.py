@@ -62,8 +62,12 @@ class KafkaConnect:
         Raises:
             ConfigError: it is no address.
         """
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        try:
+            parts = urlsplit(url)
+            is_address = parts.scheme in ("http", "https") and bool(parts.hostname)
+        except ValueError:  # brackets that do not match
+            is_address = False
+        if not is_address:
             shown = url.rpartition("@")[2]  # no password
             raise ConfigError("URL", shown, "the address of Kafka Connect's REST API, such as http://connect:8083")
         user, at, host = parts.netloc.rpartition("@")

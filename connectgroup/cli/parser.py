@@ -15,6 +15,8 @@ from ..loggers import FORMAT_VARIABLE, FORMATS
 from ..protocol import DEFAULT_REST_PORT, HISTORY
 from ..protocol.units import printable
 from .arguments import (
+    DEFAULT_GROUP,
+    GROUP_HELP,
     GROUP_TYPES,
     add_allowed_paths,
     add_coordinator,
@@ -167,7 +169,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_metrics(coordinator)
     add_rest_port(coordinator)
     rest_group = coordinator.add_argument(
-        "--group", type=name, default="workers", help="group of the REST API (workers)"
+        "--group", type=name, default=DEFAULT_GROUP, help=f"group of the REST API ({DEFAULT_GROUP})"
     )
     with_groups(rest_group)
     add_secrets(coordinator)
@@ -287,7 +289,11 @@ def build_parser() -> argparse.ArgumentParser:
         (explain, subcommand("groups.explain_groups")),
         (forget, subcommand("groups.delete_groups")),
     ):
-        with_groups(command.add_argument("group"))
+        # What deletes has no default: it must be named.
+        default: dict[str, Any] = (
+            {} if command is forget else {"nargs": "?", "default": DEFAULT_GROUP, "help": GROUP_HELP}
+        )
+        with_groups(command.add_argument("group", **default))
         add_coordinator(command)
         command.set_defaults(run=function)
     explain.add_argument(
@@ -300,7 +306,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_json(explain)
 
     planning = groups.add_parser("plan", help="show what a change would move; nothing is changed")
-    with_groups(planning.add_argument("group"))
+    with_groups(planning.add_argument("group", nargs="?", default=DEFAULT_GROUP, help=GROUP_HELP))
     changes = planning.add_mutually_exclusive_group()
     drained = changes.add_argument("--drain", metavar="WORKER", help="the tasks of this worker move to others")
     changes.add_argument("--add-workers", type=count, metavar="N", help="this many workers join")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import ConfigError, ConnectGroupError, GroupIdNotFound, InvalidRequest, NotAuthenticated, TransportError
 from ..protocol.units import printable, shown
@@ -52,6 +54,25 @@ async def connected(options: argparse.Namespace, *, retry_for_s: float = RETRY_F
         raise TransportError(f"{error}; allowed: --coordinator with the address of a running coordinator") from error
 
 
+@contextmanager
+def at_interrupt(handler: Callable[..., Any] = signal.default_int_handler) -> Iterator[None]:
+    """Have Ctrl-C call this in the block; by default, it ends the command at once.
+
+    Outside of it asyncio cancels the command, which does not notice while it blocks the event loop: where it reads what
+    a person types.
+    """
+    if threading.current_thread() is not threading.main_thread() or (
+        signal.getsignal(signal.SIGINT) in (signal.SIG_IGN, None)
+    ):
+        yield
+        return
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def confirm(options: argparse.Namespace, what: str) -> None:
     """Ask whether to destroy something, unless ``--yes`` says so.
 
@@ -65,8 +86,10 @@ def confirm(options: argparse.Namespace, what: str) -> None:
         return
     if options.json or not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise InvalidRequest(f"{what}; allowed: --yes, to delete them too")
-    print(f"{what}. Delete them too? [y/N] ", end="", file=sys.stderr, flush=True)
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+    with at_interrupt():
+        print(f"{what}. Delete them too? [y/N] ", end="", file=sys.stderr, flush=True)
+        answer = sys.stdin.readline()
+    if answer.strip().lower() not in ("y", "yes"):
         raise InvalidRequest("nothing was deleted")
 
 

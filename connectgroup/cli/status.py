@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from ..errors import ConfigError, ConnectorNotFound
+from ..errors import ConfigError, ConnectGroupError, ConnectorNotFound
 from ..protocol.messages.common import config_of
 from ..protocol.messages.describe import DescribedConnector, DescribedGroup, DescribedUnit
 from ..protocol.messages.progress import UNKNOWN, Progress, UnitEvent
 from ..protocol.units import CONNECTOR, Unit, counted, printable
-from ..rest.views import NO_WRITES, cause_of, connector_description, connector_status, failed_first
+from ..rest.views import NO_WRITES, cause_of, connector_description, connector_status, event_json, failed_first
+from .errors import is_away
 from .render import (
     age_text,
     ago_text,
@@ -86,16 +88,31 @@ async def _check_names(admin: Admin, options: argparse.Namespace, names: Sequenc
 
 
 async def _repeated(options: argparse.Namespace, once: Callable[[Admin], Awaitable[int]]) -> int:
-    """Show it once, or again and again with ``--watch``, each time on a cleared terminal."""
+    """Show it once, or again and again with ``--watch``, each time on a cleared terminal.
+
+    A coordinator that has answered before may be away for a while: it is asked again.
+    """
+    has_answered = False
     async with connected(options) as admin:
         while options.watch is not None:
             if sys.stdout.isatty():
                 print("\x1b[H\x1b[2J\x1b[3J", end="")
             print(f"group {printable(options.group)} at {stamp(time.time_ns() // 1_000_000)}", flush=True)
-            await once(admin)
+            try:
+                await once(admin)
+                has_answered = True
+            except ConnectGroupError as error:
+                if not (has_answered and is_away(error)):
+                    raise
+                _note_away(options, error)
             sys.stdout.flush()
             await asyncio.sleep(options.watch)
         return await once(admin)
+
+
+def _note_away(options: argparse.Namespace, error: ConnectGroupError) -> None:
+    if not options.json:
+        print(f"connectgroup: {options.names.in_error(error)}; asked again", file=sys.stderr, flush=True)
 
 
 def checked(group: DescribedGroup) -> tuple[int, list[str]]:
@@ -350,21 +367,39 @@ _FILES: Final = {
 
 
 async def connector_logs(options: argparse.Namespace) -> int:
-    """The last log lines and events of a connector and its tasks; with ``--follow`` those that come."""
+    """The last log lines and events of a connector and its tasks; with ``--follow`` those that come.
+
+    With ``--follow --json``, each is an object on a line of its own. A coordinator that has answered before may be away
+    for a while.
+    """
     shown: UnitEvent | None = None
+    has_answered = is_noted = False
     async with connected(options) as admin:
         while True:
-            connector = await admin.describe_connector(options.group, options.name, events=True)
+            try:
+                connector = await admin.describe_connector(options.group, options.name, events=True)
+            except ConnectGroupError as error:
+                if not (options.follow and has_answered and is_away(error)):
+                    raise
+                if not is_noted:
+                    _note_away(options, error)
+                is_noted = True
+                await asyncio.sleep(FOLLOW_S)
+                continue
+            if not has_answered:
+                _check_task(connector, options.task)
+            has_answered, is_noted = True, False
             events = _of_task(connector.events, options.task)
             if shown is None:
                 events = events[-options.last :]
             else:
                 events = _after(events, shown)
             if options.json and not options.follow:
-                print_json(_as_json(connector, events))
+                print_json([event_json(each) for each in events])
                 return 0
             for event in events:
-                print(_event_line(connector.connector, event), flush=True)
+                line = json.dumps(event_json(event)) if options.json else _event_line(connector.connector, event)
+                print(line, flush=True)
             shown = events[-1] if events else shown
             if not options.follow:
                 if not events:
@@ -384,10 +419,11 @@ async def connector_errors(options: argparse.Namespace) -> int:
     """The last errors and dead letters of a connector, the newest last."""
     async with connected(options) as admin:
         connector = await admin.describe_connector(options.group, options.name, events=True)
+    _check_task(connector, options.task)
     events = [each for each in _of_task(connector.events, options.task) if each.kind in ("error", "dead_letter")]
     events = events[-options.last :]
     if options.json:
-        print_json(_as_json(connector, events))
+        print_json([event_json(each) for each in events])
         return 0
     if not events:
         print("no errors and no dead letters since the coordinator started", file=sys.stderr)
@@ -418,10 +454,16 @@ def _of_task(events: Iterable[UnitEvent], task: int | None) -> list[UnitEvent]:
     return [each for each in events if task is None or each.task == task]
 
 
-def _as_json(connector: DescribedConnector, events: Sequence[UnitEvent]) -> list[dict[str, Any]]:
-    shown = connector_description(connector)["events"]
-    wanted = list(events)
-    return [each for each, event in zip(shown, connector.events, strict=True) if event in wanted]
+def _check_task(connector: DescribedConnector, task: int | None) -> None:
+    """Reject a task that there is not, and of which there are no events from before.
+
+    Raises:
+        ConnectorNotFound: there is none.
+    """
+    known = {unit.task for unit in connector.units} | {event.task for event in connector.events}
+    if task is not None and task not in known:
+        tasks = counted(sum(unit.task != CONNECTOR for unit in connector.units), "task")
+        raise ConnectorNotFound(f"connector {printable(connector.connector)} has no task {task}: it has {tasks}")
 
 
 def _event_line(connector: str, event: UnitEvent) -> str:

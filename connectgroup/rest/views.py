@@ -20,7 +20,7 @@ from ..protocol.messages.describe import (
     DescribedMember,
     DescribedUnit,
 )
-from ..protocol.messages.progress import UNKNOWN, ConnectorHistory
+from ..protocol.messages.progress import UNKNOWN, ConnectorHistory, UnitEvent
 from ..protocol.units import CONNECTOR
 
 
@@ -153,18 +153,20 @@ def connector_description(connector: DescribedConnector) -> dict[str, Any]:
         ],
         "topics": list(connector.topics),
         "history": history_json(connector.history[0]) if connector.history else None,
-        "events": [
-            {
-                "at_ms": each.at_ms,
-                "task": each.task,
-                "worker": each.member_id,
-                "kind": each.kind,
-                "level": each.level,
-                "message": each.message,
-                "count": each.count,
-            }
-            for each in connector.events
-        ],
+        "events": [event_json(each) for each in connector.events],
+    }
+
+
+def event_json(event: UnitEvent) -> dict[str, Any]:
+    """One event of a connector or task; its time is in milliseconds since 1970."""
+    return {
+        "at_ms": event.at_ms,
+        "task": event.task,
+        "worker": event.member_id,
+        "kind": event.kind,
+        "level": event.level,
+        "message": event.message,
+        "count": event.count,
     }
 
 

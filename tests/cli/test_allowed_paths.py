@@ -54,6 +54,8 @@ def test_up_allows_the_current_directory_and_says_so(
             done = call_command(*command)
             assert done.code == 0, "links may lead elsewhere on the machine of the worker"
             assert rejected in done.err
+            (note,) = json.loads(call_command(*command, "--json").out)["notes"]
+            assert note.startswith(f"no worker lists a path: {rejected}")
         # Only the worker can tell for sure: it rejects the connector, and the command says so.
         config = {"connector.class": "idle", "log": str(outside)}
         stopped = tmp_path / "stopped.json"

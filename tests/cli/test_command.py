@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import array
 import asyncio
+import fcntl
 import io
 import json
 import logging
@@ -12,6 +14,7 @@ import signal
 import stat
 import subprocess
 import sys
+import termios
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -104,6 +107,42 @@ def test_command_that_reads_a_closed_standard_input_says_what_it_got(address: st
         b'connectgroup: -: is empty; allowed: JSON: {"name": ..., "config": {...}}; '
         b"or properties in a file whose name ends in .properties\n"
     )
+
+
+def test_one_ctrl_c_ends_a_command_that_reads_what_is_typed() -> None:
+    reads, writes = os.pipe()
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)  # background jobs of a shell ignore it, and so their children
+    try:
+        os.write(writes, b"[")
+        process = subprocess.Popen(
+            [sys.executable, "-m", "connectgroup", "connectors", "put", "-"], stdin=reads, stderr=subprocess.PIPE
+        )
+        try:
+            unread = array.array("i", [1])
+
+            def has_read() -> bool:
+                fcntl.ioctl(writes, termios.FIONREAD, unread)
+                return unread[0] == 0
+
+            wait("what was typed to be read", has_read)
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=PATIENCE_S)
+            assert (process.returncode, err) == (130, b"")
+        finally:
+            process.kill()
+            process.wait()
+    finally:
+        signal.signal(signal.SIGINT, before)
+        os.close(reads)
+        os.close(writes)
+
+
+def test_a_guide_as_json_is_an_object_with_its_text() -> None:
+    shown = json.loads(call_command("docs", "operations", "--json").out)
+    assert (shown["name"], shown["title"]) == ("operations", "Operations")
+    assert shown["text"] == call_command("docs", "operations").out
+    place = call_command("docs", "operations", "--path")
+    assert json.loads(call_command("docs", "operations", "--path", "--json").out)["path"] == place.out.rstrip("\n")
 
 
 FULL = Path("/dev/full")

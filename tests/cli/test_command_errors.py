@@ -54,6 +54,18 @@ LINES = {
         ["worker", "--group", "g", "--coordinator", "here"],
         r"connectgroup: --coordinator: got 'here'; allowed: host:port, port 1 to 65535",
     ),
+    "an unknown option of a monitor's command": (
+        ["status", "--check", "--warning", "3"],
+        r"connectgroup status: unrecognized arguments: --warning; see connectgroup status --help",
+    ),
+    "an invalid coordinator of a monitor's command": (
+        ["status", "--check", "--coordinator", "here"],
+        r"connectgroup: --coordinator: got 'here'; allowed: host:port, port 1 to 65535",
+    ),
+    "an address of Kafka Connect with one bracket": (
+        ["connectors", "import", "http://user:secret@[::1:8083"],
+        r"connectgroup: URL: got '\[::1:8083'; allowed: the address of Kafka Connect's REST API, such as .*",
+    ),
     "the coordinators of others, for up": (
         ["up", "--coordinator", "a:8474,b:8474"],
         r"connectgroup up: argument --coordinator: up runs a coordinator of its own; allowed: connectgroup worker "
@@ -283,6 +295,8 @@ LINES = {
 
 
 KINDS = {
+    "an unknown option of a monitor's command": ("rejected", 3),
+    "an invalid coordinator of a monitor's command": ("rejected", 3),
     "no coordinator": ("unavailable", 5),
     "no coordinator for a change": ("unavailable", 5),
     "no such host": ("unavailable", 5),

@@ -6,6 +6,9 @@ import argparse
 import asyncio
 import io
 import json
+import os
+import signal
+import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -332,6 +335,13 @@ async def test_group_with_connectors_is_deleted_when_that_is_confirmed(
     command: Command, idle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await command("connectors", "put", idle)
+    for words, begin in (
+        (("describe",), "group workers: "),
+        (("explain",), "epoch 1 | connector naps added | "),
+        (("plan", "--add-workers", "1"), "group workers at epoch 1: "),
+    ):
+        assert (await command("groups", *words)).out.startswith(begin), "of the group that commands have by default"
+    assert "required: group" in (await command("groups", "delete")).err, "what is deleted is named"
     what = "group workers has 1 connector with 0 tasks: naps"
     refused = await command("groups", "delete", "workers")
     assert (refused.code, refused.out) == (2, "")
@@ -440,6 +450,8 @@ async def test_validate_tries_the_source_and_the_sink_unless_it_is_offline(comma
     write_with(pipeline, "source.file.pattern", "${env:PATTERN}")
     done = await command("connectors", "validate", pipeline)
     assert done.out.startswith(f"{valid}{pipeline}: its source and sink were not tried: source.file.pattern: ")
+    (note,) = json.loads((await command("connectors", "validate", pipeline, "--json")).out)["notes"]
+    assert note.startswith("its source and sink were not tried: source.file.pattern: ")
 
 
 async def test_global_options_may_stand_before_the_subcommand(command: Command, idle: Path) -> None:
@@ -686,6 +698,27 @@ async def test_edit_opens_a_file_with_errors_again_and_says_what_is_wrong(
         as_json = json.loads((await command("connectors", "edit", "naps", "--json")).out)
         assert as_json["changed"] is is_changed, "as put and patch say it"
         assert as_json.get("settings", []) == ["tasks.max"] * is_changed
+
+
+async def test_ctrl_c_while_the_editor_has_the_terminal_is_a_key_of_the_editor(
+    command: Command, idle: Path, tmp_path: Path
+) -> None:
+    """The terminal sends it to both; in Emacs, for one, C-g sends it."""
+    await command("connectors", "put", idle)
+    editor = tmp_path / "editor.sh"
+    editor.write_text('kill -INT $PPID\nsed -i \'s/"2"/"3"/\' "$1"\n')
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)  # background jobs of a shell ignore it, and so their children
+    try:
+        edit = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "connectgroup", "connectors", "edit", "naps"),
+            stdout=subprocess.PIPE,
+            env={**os.environ, "VISUAL": "", "EDITOR": f"sh {editor}"},
+        )
+    finally:
+        signal.signal(signal.SIGINT, before)
+    out, _ = await edit.communicate()
+    assert (edit.returncode, b"1 setting changed" in out) == (0, True), out
+    assert json.loads((await command("connectors", "config", "naps")).out)["tasks.max"] == "3"
 
 
 async def test_edit_changes_nothing_unless_a_valid_change_is_saved(

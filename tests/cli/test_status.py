@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 
@@ -22,6 +23,7 @@ from connectgroup.protocol.messages.progress import LogLine, Progress, TaskProgr
 from connectgroup.protocol.records.connect import UnitState
 from tests.coordinator.builders import add, ask, beat, change, look, task_list
 
+from ..integration.processes import Program
 from .live import Done, command
 
 CAUSE = 'relation "orders" does not exist'
@@ -175,6 +177,9 @@ async def test_describe_logs_and_errors_show_what_workers_have_reported(group: G
     ]
     assert len((await group("connectors", "logs", "c", "--last", "2")).lines) == 2
     assert (await group("connectors", "logs", "c", "--task", "-1")).lines[0].endswith("INFO c a: runs")
+    for action in ("logs", "errors"):
+        nothing = await group("connectors", action, "c", "--task", "7")
+        assert (nothing.code, nothing.err) == (3, "connectgroup: connector c has no task 7: it has 1 task\n")
     assert [each["kind"] for each in json.loads((await group("connectors", "errors", "c", "--json")).out)] == [
         "error", "dead_letter",
     ]  # fmt: skip
@@ -196,7 +201,7 @@ async def test_describe_logs_and_errors_show_what_workers_have_reported(group: G
 
 async def test_logs_follow_and_status_watch_go_on_until_they_are_interrupted(group: Group) -> None:
     await group.runs()
-    commands = (("connectors", "logs", "c", "--follow"), ("status", "--watch", "1"))
+    commands = (("connectors", "logs", "c", "--follow", "--json"), ("status", "--watch", "1"))
     for arguments, wanted in zip(commands, ("it goes on", f"c-0 FAILED on a: {CAUSE}"), strict=True):
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-u", "-m", "connectgroup"),
@@ -207,7 +212,8 @@ async def test_logs_follow_and_status_watch_go_on_until_they_are_interrupted(gro
         )
         assert process.stdout is not None
         try:
-            assert await process.stdout.readline()
+            first = await process.stdout.readline()
+            assert json.loads(first)["message"] == "runs" if "--json" in arguments else first
             line = LogLine(connector="c", task=0, at_ms=2**50, level="INFO", message="it goes on")
             await group.reports(Progress(), line)
             await group.fails()
@@ -218,8 +224,36 @@ async def test_logs_follow_and_status_watch_go_on_until_they_are_interrupted(gro
             process.terminate()
             await process.wait()
     rejected = await group("status", "--watch", "--check")
-    assert rejected.code == 2
+    assert rejected.code == 3, "2 would say that something has failed"
     assert rejected.err == "connectgroup: --watch: got '--check or --json'; allowed: --watch alone\n"
+
+
+async def test_watch_and_follow_go_on_when_the_coordinator_is_back(tmp_path: Path) -> None:
+    settings = {"data": tmp_path / "groups.sqlite", "session_timeout_ms": 300_000}
+    server = CoordinatorServer(checked(CoordinatorConfig, {"port": 0, **settings}))
+    await server.start()
+    try:
+        group = await owning_all(server)
+        await group.runs()
+        at = ("--coordinator", server.address)
+        with (
+            Program("status", "--watch", "1", *at) as watch,
+            Program("connectors", "logs", "c", "--follow", *at) as logs,
+        ):
+            await asyncio.to_thread(watch.line_with, "c  ")
+            await asyncio.to_thread(logs.line_with, "c-0 a: runs")
+            await server.close()
+            for each in (watch, logs):
+                await asyncio.to_thread(each.line_with, "; asked again")
+            watch.lines.clear()
+            server = CoordinatorServer(checked(CoordinatorConfig, {"port": int(at[1].rpartition(":")[2]), **settings}))
+            await server.start()
+            await asyncio.to_thread(watch.line_with, "c  ")
+            line = LogLine(connector="c", task=0, at_ms=2**50, level="INFO", message="it goes on")
+            await replace(group, server=server).reports(Progress(), line)
+            await asyncio.to_thread(logs.line_with, "it goes on")
+    finally:
+        await server.close()
 
 
 def test_times_are_shown_as_the_time_since() -> None:
