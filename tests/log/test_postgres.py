@@ -443,12 +443,14 @@ class Proxy:
     Attributes:
         answers: the fields of the error that it sends in place of the next answer about records, of which the server
             has committed the statement; null: it sends the answers of the server.
+        about: words of the statement to whose answer that happens.
     """
 
     def __init__(self, url: str) -> None:
         self._server = url.rpartition("@")[2].partition("/")[0].split(":")
         self._tasks: set[asyncio.Task[None]] = set()
         self.answers: bytes | None = None
+        self.about: tuple[bytes, ...] = b"INSERT INTO", b"records"
 
     async def start(self, url: str) -> str:
         """Listen; the URL of the server by way of this proxy."""
@@ -466,7 +468,7 @@ class Proxy:
 
         async def send() -> None:
             while data := await reader.read(1 << 20):
-                if self.answers is not None and b"INSERT INTO" in data and b"records" in data:
+                if self.answers is not None and all(word in data for word in self.about):
                     loses.set()
                 to_server.write(data)
             to_server.close()
@@ -499,6 +501,19 @@ async def test_batch_of_which_a_proxy_lost_the_answer_has_an_unknown_outcome(dat
         assert await contents(log) == [member("a"), member("b")]
         await log.append([member("c")])
         assert await contents(log) == [member("a"), member("b"), member("c")]
+    proxy.close()
+
+
+async def test_server_that_is_away_behind_a_proxy_is_waited_for(database: str) -> None:
+    """As PgBouncer responds, which has accepted the client: a coordinator that starts then does not end."""
+    proxy = Proxy(database)
+    proxy.about = (b"server_version_num",)
+    log, _ = log_at(await proxy.start(database))
+    proxy.answers = b"SFATAL\0VFATAL\0C08P01\0Mserver login has been failing, try again later (server_login_retry)\0\0"
+    with pytest.raises(LogAway, match="server login has been failing"):
+        await log.connect()
+    async with opened(log):
+        await log.append([member("a")])
     proxy.close()
 
 

@@ -260,8 +260,11 @@ _NO_SERVER: Final = (
 
 _NOT_READY: Final = (
     "is starting up", "is shutting down", "in recovery mode", "not yet accepting connections", "too many clients",
-    "too many connections", "remaining connection slots", "no more connections allowed",
+    "too many connections", "remaining connection slots",
 )  # fmt: skip
+
+_NONE_FROM_PROXY: Final = ("server_login_retry", "no more connections allowed", "query_wait_timeout")
+"""What PgBouncer responds to a client, or to its first statement, while it has no connection to the server for it."""
 
 _UNKNOWN_OUTCOME: Final = ("08", "40003", "57P", "58", "XX")
 """Beginnings of the SQLSTATE codes after which a statement may have been committed. A server that reports one of them
@@ -689,6 +692,8 @@ def _is_away(error: BaseException) -> bool:
     strings of the system are not translated in a Python process.
     """
     text = str(error)
+    if any(each in text for each in _NONE_FROM_PROXY):
+        return True
     if "FATAL" in text:
         return any(each in text for each in _NOT_READY)
     return any(each in text for each in _NO_SERVER)
