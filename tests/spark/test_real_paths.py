@@ -258,6 +258,26 @@ def test_compaction_copies_no_file_behind_a_link(tmp_path: Path) -> None:
     assert not any("key" in text for text in texts)
 
 
+def test_compaction_copies_no_file_that_the_manifest_lists_by_its_path(tmp_path: Path) -> None:
+    """The same, by who may write the manifest; nor is a reader given such a path."""
+    from connectgroup.spark.sinks.manifest import MANIFEST, Compaction, read_committed
+
+    (secret := tmp_path / "secret").write_text("key\n")
+    directory = tmp_path / "out"
+    sink = JsonlSink(directory, compaction=Compaction(files=3))
+    sink.claim(owner(), lambda name: True)
+    for n in range(4):
+        sink.commit(owner(), [Range(slice="s", start=n, end=n + 1)], pa.table({"a": [n]}))
+        if n == 0:
+            with closing(sqlite3.connect(directory / MANIFEST)) as manifest, manifest:
+                manifest.execute("UPDATE connectgroup_manifest SET file = ?", (str(secret),))
+    sink.close()
+    assert not any("key" in each.read_text() for each in directory.glob("*.jsonl"))
+    assert secret.read_text() == "key\n"
+    with pytest.raises(SinkError, match="secret; allowed: names of files in its directory"):
+        read_committed(directory)
+
+
 @pytest.mark.parametrize("what", ["file", "directory"])
 def test_sqlite_sink_writes_to_no_database_behind_a_link(tmp_path: Path, what: str) -> None:
     outside, path = tmp_path / "outside", tmp_path / "out" / "db"

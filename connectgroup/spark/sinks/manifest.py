@@ -35,6 +35,7 @@ from ...dataplane.real_paths import make_directory, open_to_append, remove_file
 from ...dataplane.settings import PluginSettings, require_absolute
 from ...dataplane.sink import Part, PartSink, PartWriter
 from ...errors import ConfigError
+from ...protocol.units import printable
 from .new_files import PartFiles, disk_says, hidden_name, show, write_synced
 
 if TYPE_CHECKING:
@@ -348,11 +349,18 @@ def read_committed(directory: str | Path) -> list[Path]:
     try:
         if not _has_table(store, "connectgroup_manifest"):
             return []  # A sink is creating it.
-        return [
-            directory / str(row[0]) for row in store.execute("SELECT file FROM connectgroup_manifest ORDER BY rowid")
-        ]
+        names = [str(name) for (name,) in store.execute("SELECT file FROM connectgroup_manifest ORDER BY rowid")]
     finally:
         store.close()
+    for name in names:
+        if not _is_name(name):
+            raise SinkError(f"{manifest}: lists {printable(name)}; allowed: names of files in its directory")
+    return [directory / name for name in names]
+
+
+def _is_name(text: str) -> bool:
+    """Whether it names a file in a directory. Others can write the manifest, and a path would lead out of it."""
+    return Path(text).name == text
 
 
 def _has_table(store: OffsetStore, name: str) -> bool:
@@ -455,8 +463,8 @@ def run_to_compact(
         *(owner.connector, owner.task, store.superseded(owner), max(_MAX_FILES, rules.files)),
     )
     count = total = 0
-    for *_, size, _ in found:
-        if size > max(total, rules.max_bytes // rules.files) or total + size > rules.max_bytes:
+    for _, name, _, size, _ in found:
+        if size > max(total, rules.max_bytes // rules.files) or total + size > rules.max_bytes or not _is_name(name):
             break
         count, total = count + 1, total + size
     if count < rules.files:
@@ -513,6 +521,6 @@ def delete_replaced(store: OffsetStore, directory: Path, owner: Owner, retention
         "SELECT file FROM connectgroup_replaced WHERE connector = ? AND replaced_ms <= ?", owner.connector, limit_ms
     )
     for (name,) in found:
-        if Path(name).name == name:  # others can write the manifest: a path would lead out of the directory
+        if _is_name(name):
             remove_file(directory / name)
         store.execute("DELETE FROM connectgroup_replaced WHERE file = ?", name)
