@@ -48,6 +48,7 @@ from ..protocol.messages.common import (
     entries,
 )
 from ..protocol.messages.connectors import (
+    THOSE_THERE,
     ConfigPatch,
     ConnectorChange,
     ResetTopicsRequest,
@@ -323,9 +324,7 @@ class Admin:
         )
         if not group.connectors:
             known = [each.connector for each in (await self.describe(group_id, connectors_only=True)).connectors]
-            raise ConnectorNotFound(
-                f"connector {printable(name)} does not exist; connectors of this group: {shown(known)}"
-            )
+            raise ConnectorNotFound(f"connector {printable(name)} does not exist{THOSE_THERE}{shown(known)}")
         return group.connectors[0]
 
     async def add_connector(

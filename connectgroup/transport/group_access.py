@@ -27,7 +27,13 @@ from ..protocol.messages.cluster import (
     SaslHandshakeRequest,
 )
 from ..protocol.messages.common import ConnectorTasks, RestartRequest, SetLoggerLevelRequest
-from ..protocol.messages.connectors import ConnectorChange, ResetTopicsRequest, UpdateConnectorsRequest
+from ..protocol.messages.connectors import (
+    THOSE_THERE,
+    ConnectorChange,
+    ResetTopicsRequest,
+    UpdateConnectorsRequest,
+    UpdateConnectorsResponse,
+)
 from ..protocol.messages.consumer import (
     ConsumerDescribeRequest,
     ConsumerHeartbeatRequest,
@@ -315,9 +321,9 @@ class AuthorizedHandler:
                 request, client_host=client_host, client_id=client_id, principal=principal
             )
 
-        if getattr(request, "group_id", ""):
+        if group_id := getattr(request, "group_id", ""):
             denial = self._denies(request, needed(request))
-            return rejected(request, CODE, denial) if denial else await allowed(request)
+            return rejected(request, CODE, denial) if denial else self._nameless(await allowed(request), group_id)
         if not (asked := groups_asked(request)):
             # Requests about all groups, and those that name none.
             response = await allowed(request)
@@ -365,6 +371,18 @@ class AuthorizedHandler:
         ]
         return self._visible(replace(response, groups=tuple(groups)))
 
+    def _nameless(self, response: Any, group_id: str) -> Response:
+        """A response about one group: a refused change names no connector that the principal may not describe."""
+        shown = response
+        is_refused = isinstance(response, UpdateConnectorsResponse) and response.error_code
+        if is_refused and not self._access.sees_all_connectors(self._user(), group_id):
+            results = tuple(
+                replace(each, error_message=_without_names(each.error_message)) for each in response.results
+            )
+            shown = replace(response, error_message=_without_names(response.error_message), results=results)
+        result: Response = shown
+        return result
+
     def _visible(self, response: Any) -> Response:
         user, shown = self._user(), response
         if isinstance(response, DescribeResponse):
@@ -374,6 +392,10 @@ class AuthorizedHandler:
             shown = replace(response, groups=groups)
         result: Response = shown
         return result
+
+
+def _without_names(message: str | None) -> str | None:
+    return message and message.partition(THOSE_THERE)[0]
 
 
 class AuthorizedClient:

@@ -18,7 +18,7 @@ import pytest
 from connectgroup import Connections, MemberSettings, RunnerSettings, TaskRunner, Worker
 from connectgroup.client.admin import Admin
 from connectgroup.coordinator.server import CoordinatorServer
-from connectgroup.errors import ConfigError, GroupAuthorizationFailed, NotCoordinator
+from connectgroup.errors import ConfigError, ConnectorNotFound, GroupAuthorizationFailed, NotCoordinator
 from connectgroup.plugins import load_connector_class
 from connectgroup.protocol.messages.cluster import FindCoordinatorRequest
 from connectgroup.protocol.messages.connectors import (
@@ -337,6 +337,28 @@ async def test_descriptions_have_only_what_may_be_described(tmp_path: Path) -> N
         finally:
             worker.stop()
             await running
+
+
+async def test_refused_change_names_no_connector_that_may_not_be_described(tmp_path: Path) -> None:
+    """The error of one that does not exist lists those that do: also for who may alter some, and for a worker."""
+    rules = """
+    allow boss all group g
+    allow boss all group g connector *
+    allow some alter group g connector mine-*
+    allow worker read group g
+    """
+    users = ("boss", "some", "worker")
+    async with ruled(tmp_path, rules, *users) as server, clients_of(server, *users) as clients:
+        await Admin([clients[0]]).add_connector("g", "theirs", {"connector.class": "idle"})
+        change = ConnectorChange(connector="mine-1")
+        for user, client in zip(users, clients, strict=True):
+            member_id = "w" if user == "worker" else None
+            request = UpdateConnectorsRequest(group_id="g", member_id=member_id, changes=(change,))
+            response: Any = await client.call(request, timeout_s=10)
+            others = "; connectors of this group: theirs" if user == "boss" else ""
+            for each in (response, *response.results):
+                found = (each.error_code, each.error_message)
+                assert found == (ConnectorNotFound.code, f"connector mine-1 does not exist{others}"), user
 
 
 async def test_coordinator_is_found_for_groups_that_may_be_described(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from ...errors import (
 )
 from ...protocol.messages.common import ConfigEntry, RestartRequest, RestartResponse, config_of, entries
 from ...protocol.messages.connectors import (
+    THOSE_THERE,
     ChangedConnector,
     ConfigPatch,
     ConnectorChange,
@@ -187,7 +188,7 @@ def _change(group: ConnectGroupState, member_id: str | None, wanted: ConnectorCh
         if not group.exists:
             raise ConnectorNotFound(f"connector {name} does not exist: there is no group {printable(group.group_id)!r}")
         known = printable(", ".join(sorted(group.connectors)), limit=300)
-        raise ConnectorNotFound(f"connector {name} does not exist; connectors of this group: {known or 'none'}")
+        raise ConnectorNotFound(f"connector {name} does not exist{THOSE_THERE}{known or 'none'}")
     if before is not None and wanted.expected_version == 0:
         raise ConnectorAlreadyExists(f"connector {name} already exists, with version {version}")
     if wanted.expected_version not in (-1, version):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from ...masking import masked_value
 from .common import ConfigEntry
@@ -87,6 +88,11 @@ class UpdateConnectorsRequest:
     member_id: str | None = None
     changes: tuple[ConnectorChange, ...] = ()
     process_id: int = -1
+
+
+THOSE_THERE: Final = "; connectors of this group: "
+"""In the error of a change of a connector that does not exist, before the names of those that do: they are only for
+clients that may describe all of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
