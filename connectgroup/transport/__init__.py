@@ -22,7 +22,7 @@ Decisions:
 - A connection counts as a client's once it has authenticated. Until then a limit of its own applies, and the oldest
   such connection makes room: a flood of strangers does not lock out other clients.
 - The server starts TLS itself (``acceptor``): asyncio reports a connection after its handshake only, and each
-  handshake takes a quarter of a megabyte.
+  handshake takes some 80 kB.
 - The server accepts one connection for each turn of the loop, itself (``acceptor``). When no file descriptor is left,
   asyncio retries (and writes a traceback) once for each entry of the backlog; with a backlog of 1,024 the connected
   members got no responses. uvloop closes the waiting connections then, or its port for good.

@@ -11,12 +11,13 @@ returned, although that has paused reading: the first bytes of the handshake may
 from __future__ import annotations
 
 import asyncio
+import asyncio.sslproto
 import errno
 import socket
 import ssl
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from ..errors import PortInUse, TransportError
 from ..protocol.units import printable
@@ -133,6 +134,9 @@ class Acceptor:
             raise
 
 
+TLS_BUFFER_BYTES: Final = 32 * 1024
+"""The buffer for what is read of one connection: two records of TLS. asyncio's own has 256 KiB."""
+
 LOST: Final = "the connection was lost"
 """The reason of an error without a message: uvloop's."""
 
@@ -184,6 +188,7 @@ class Handshake(asyncio.Protocol):
         )
         try:
             await asyncio.sleep(0)  # now the bytes of the connection are for TLS
+            _shrink(self._transport.get_protocol())
             self._pass_on()
             secured = await starting
         except (OSError, ssl.SSLError) as error:  # a timeout is an OSError
@@ -224,3 +229,16 @@ class Handshake(asyncio.Protocol):
             self._task.cancel()
         with suppress(OSError):
             self._transport.abort()
+
+
+def _shrink(protocol: object) -> None:
+    """Give asyncio's protocol of a TLS connection, of which nothing was read yet, a small buffer.
+
+    It keeps its buffer as long as it lives: strangers could make a server hold 300 MB with a thousand connections, and
+    a thousand workers need twice as much. Of another version of asyncio, which has other attributes, nothing changes.
+    """
+    if isinstance(protocol, asyncio.sslproto.SSLProtocol) and hasattr(protocol, "_ssl_buffer_view"):
+        own: Any = protocol
+        own.max_size = TLS_BUFFER_BYTES
+        own._ssl_buffer = bytearray(TLS_BUFFER_BYTES)
+        own._ssl_buffer_view = memoryview(own._ssl_buffer)

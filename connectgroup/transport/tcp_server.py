@@ -297,7 +297,7 @@ class TcpServer:
         )
 
     def _begin_handshake(self, handshake: Handshake) -> bool:
-        """Count a TLS handshake, which takes a quarter of a megabyte; false while the server is closing."""
+        """Count a TLS handshake, which takes some 80 kB; false while the server is closing."""
         if self.is_closing or self._lacks_descriptors(handshake):
             return False
         self._add_unauthenticated(handshake)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import ssl
+import tracemalloc
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +21,9 @@ from connectgroup.errors import (
 )
 from connectgroup.group.connect.settings import GroupSettings
 from connectgroup.log.memory import MemoryLog
+from connectgroup.protocol.messages.common import ConnectorTasks
 from connectgroup.protocol.messages.describe import DescribeResponse
-from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from connectgroup.protocol.messages.heartbeat import HeartbeatAssignment, HeartbeatRequest, HeartbeatResponse
 from connectgroup.sasl import Authenticator
 from connectgroup.testing.contracts.transport import ScriptedHandler, beat, message_of
 from connectgroup.transport.access import Access, Certificate, Security, server_tls
@@ -191,7 +195,7 @@ async def test_client_that_is_refused_costs_no_other_client_its_connection(caplo
 
 
 async def test_oldest_tls_handshake_is_closed_for_a_new_connection(certificates: Path) -> None:
-    """A handshake takes a quarter of a megabyte, and asyncio alone has no bound on their number."""
+    """A handshake takes some 80 kB, and asyncio alone has no bound on their number."""
     security = Security(
         authenticator=Authenticator({"connectgroup": "word"}),
         tls=server_tls("tls_cert", certificates / "server.pem", certificates / "server.key"),
@@ -210,6 +214,47 @@ async def test_oldest_tls_handshake_is_closed_for_a_new_connection(certificates:
         for _, each in (*opened, (reader, writer)):
             each.transport.abort()
     finally:
+        await server.close()
+
+
+async def test_connection_over_tls_takes_little_memory(certificates: Path) -> None:
+    """A thousand workers have two thousand, and strangers open some; asyncio alone keeps 256 KiB for each."""
+    own = server_tls("tls_cert", certificates / "server.pem", certificates / "server.key")
+    server = TcpServer(ScriptedHandler(), security=Security(tls=own))
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = ssl.create_default_context().wrap_bio(incoming, outgoing, server_hostname="localhost")
+    with suppress(ssl.SSLWantReadError):
+        client.do_handshake()
+    hello, count = outgoing.read(), 20
+    await server.start()
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        opened = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(count)]
+        for reader, writer in opened:
+            writer.write(hello)
+            assert await asyncio.wait_for(reader.read(1), 60)  # the server has answered, and goes on with the handshake
+        after, _ = tracemalloc.get_traced_memory()
+        for _, writer in opened:
+            writer.transport.abort()
+    finally:
+        tracemalloc.stop()
+        await server.close()
+    assert (after - before) / count < 128 * 1024
+
+
+async def test_message_larger_than_the_buffer_of_a_connection_passes_both_ways(certificates: Path) -> None:
+    own = server_tls("tls_cert", certificates / "server.pem", certificates / "server.key")
+    server = TcpServer(ScriptedHandler(), security=Security(tls=own))
+    await server.start()
+    client = TcpClient("localhost", server.port, access=tls(certificates, "server"))
+    try:
+        owned = (ConnectorTasks(connector="c", tasks=tuple(range(50_000))),)
+        response = await client.call(beat("x", owned=owned), timeout_s=60)
+        assert isinstance(response, HeartbeatResponse)
+        assert response.assignment == HeartbeatAssignment(units=owned)
+    finally:
+        await client.close()
         await server.close()
 
 
