@@ -186,10 +186,13 @@ class LogLines(logging.Formatter):
         """The line without a traceback. Names of files and other texts of strangers stay on it."""
         if self._as_json:
             return record.message
-        if not record.message.isprintable():
-            escaped = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in record.message)
-            record.message = "".join(escaped)
+        record.message = _escaped(record.message)
         return super().formatMessage(record)
+
+    def formatException(self, ei: Any) -> str:
+        """The traceback; its last lines are the text of the error, with which a stranger may command the terminal."""
+        text = super().formatException(ei)
+        return text if self._as_json else "\n".join(map(_escaped, text.split("\n")))
 
     def format(self, record: logging.LogRecord) -> str:
         """The line."""
@@ -223,16 +226,24 @@ def relay(process: str, line: str) -> None:
     In JSON, the object gets a member ``process``; a line that is none, such as one of Java, becomes one.
     """
     if os.environ.get(FORMAT_VARIABLE) != "json":
-        print(f"{process} | {line}", file=sys.stderr, flush=True)
+        shown = "\t".join(map(_escaped, line.split("\t")))  # Java indents its stack traces so
+        print(f"{process} | {shown}", file=sys.stderr, flush=True)
         return
     try:
-        shown = json.loads(line)
-        if not isinstance(shown, dict):
+        found = json.loads(line)
+        if not isinstance(found, dict):
             raise ValueError
-        text = json.dumps({**shown, "process": process})
+        text = json.dumps({**found, "process": process})
     except (ValueError, RecursionError):
         text = json_line(line, level="INFO", logger="stderr", process=process)
     print(text, file=sys.stderr, flush=True)
+
+
+def _escaped(text: str) -> str:
+    """As ``protocol.units.escaped``, which is above this module."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def _iso(at_s: float) -> str:

@@ -22,7 +22,7 @@ from ..protocol.messages.describe import DescribedConnector
 from ..protocol.records.connect import TargetState
 from ..protocol.units import CONNECTOR, Unit, counted, printable
 from .arguments import allowed_paths_of, secrets_of
-from .render import print_json, print_table
+from .render import print_json, print_line, print_table
 from .requests import admin_of, at_interrupt, check_group, connected
 from .status import state_of
 from .waiting import report_progress, started, wait_for, wait_until_ended
@@ -292,12 +292,12 @@ def _outside(cls: type[Connector], config: Mapping[str, str], allowed: AllowedPa
 
 def _print_validation(options: argparse.Namespace, where: str, name: str, found: Validation) -> None:
     for error in found.errors:
-        print(f"{where}: {options.names.in_text(str(error))}")
+        print_line(f"{where}: {options.names.in_text(str(error))}")
     if not found.errors:
         print(f"{where}: connector {name} is valid")
         if found.access:
             why = options.names.in_text(found.access)
-            print(f"{where}: its source and sink were not tried: {why}")
+            print_line(f"{where}: its source and sink were not tried: {why}")
             if "--secret-" in why:
                 print(f"{where}: allow here what its workers may use, with that option, to try them")
 
@@ -314,7 +314,7 @@ async def connector_topics(options: argparse.Namespace) -> int:
         print_json({options.name: {"topics": list(topics)}})
     else:
         for topic in topics:
-            print(topic)
+            print_line(topic)
         if not topics:
             print("no topics: its tasks have used none since the last reset", file=sys.stderr)
     return 0
@@ -483,13 +483,14 @@ async def list_plugins(options: argparse.Namespace) -> int:
 
     kinds: tuple[Kind, ...] = ("connectors", "sources", "sinks", "transforms", "predicates", "assignors")
     for problem in (each for kind in kinds for each in unusable(kind)):
-        print(f"connectgroup: {problem}", file=sys.stderr)
+        print_line(f"connectgroup: {problem}", is_error=True)
     java = java_classes()
     first: dict[tuple[str, str], Path] = {}
     for each in java:
         path = first.setdefault((each.name, each.kind), each.plugin.path)
         if path != each.plugin.path:
-            print(f"connectgroup: {each.name} is in {path}, which runs, and in {each.plugin.path}", file=sys.stderr)
+            also = f"{each.name} is in {path}, which runs, and in {each.plugin.path}"
+            print_line(f"connectgroup: {also}", is_error=True)
     if options.json:
         shown = [
             {"class": each.name, "type": each.kind, "version": each.version, "location": str(each.plugin.path)}
@@ -537,7 +538,7 @@ async def install_plugin(options: argparse.Namespace) -> int:
         return 0
     print(f"{options.coordinates}: {'installed in' if done.is_new else 'is installed in'} {done.path}")
     for each in done.classes:
-        print(f"  {each.kind} {each.name} {each.version}")
+        print_line(f"  {each.kind} {each.name} {each.version}")
     return 0
 
 

@@ -39,6 +39,7 @@ from ..errors import (
     VersionConflict,
 )
 from ..loggers import LogLines
+from ..protocol.units import escaped
 
 FAILED: Final = 1
 """A command that ran to its end and found something wrong: ``validate``, ``groups list``."""
@@ -243,5 +244,6 @@ def report_error(
         print(json.dumps({"error": kind, "message": text, "exit_code": code}), file=sys.stderr)
     else:
         program = error.program if isinstance(error, UsageError) else "connectgroup"
-        print(f"{program}: {text}", file=sys.stderr)
+        for line in f"{program}: {text}".split("\n"):  # the errors of a file, one each
+            print(escaped(line), file=sys.stderr)
     return code

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import sys
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict
@@ -18,7 +17,7 @@ from ..protocol.messages.offsets import FetchedTopic
 from ..protocol.records.connect import GROUP_TYPE
 from ..protocol.units import CONNECTOR, Unit, counted, printable, show
 from ..rest.views import NO_WRITES, group_description, group_summary, member_protocol
-from .render import ago_text, dead_letters_text, lag_text, print_json, print_table, rate_text
+from .render import ago_text, dead_letters_text, lag_text, print_json, print_line, print_table, rate_text
 from .requests import at_interrupt, confirm, connected
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ async def list_groups(options: argparse.Namespace) -> int:
     )
     for group in groups:
         if group.error_code:
-            print(f"connectgroup: {from_code(group.error_code, group.error_message)}", file=sys.stderr)
+            print_line(f"connectgroup: {from_code(group.error_code, group.error_message)}", is_error=True)
     return 0 if len(served) == len(groups) else 1
 
 
@@ -94,7 +93,7 @@ async def describe_groups(options: argparse.Namespace) -> int:
     if options.offsets:
         print_table(("TOPIC", "PARTITION", "OFFSET", "METADATA"), [list(each.values()) for each in offsets])
     for line in _description(group, options.names) if not (options.members or options.offsets) else ():
-        print(line)
+        print_line(line)
     return 0
 
 
@@ -261,14 +260,14 @@ async def explain_groups(options: argparse.Namespace) -> int:
     if options.task:
         explanation = explain_task(group, find_unit(group, options.task))
         for line in [json.dumps(asdict(explanation))] if options.json else task_lines(explanation):
-            print(line)
+            print_line(line)
         return 0
     rebalances = group.rebalances[-options.last :]
     if options.json:
         print(json.dumps([rebalance_json(rebalance) for rebalance in rebalances]))
         return 0
     for line in rebalance_lines(rebalances, moves=options.moves):
-        print(line)
+        print_line(line)
     return 0
 
 
@@ -290,7 +289,7 @@ async def plan_groups(options: argparse.Namespace) -> int:
     async with connected(options) as admin:
         planned = await plan(admin, options.group, change)
     for line in [json.dumps(plan_json(planned))] if options.json else plan_lines(planned, hint="--json lists all"):
-        print(line)
+        print_line(line)
     return 0
 
 
@@ -302,7 +301,7 @@ async def replay_log(options: argparse.Namespace) -> int:
     with at_interrupt():
         history = replay(options.log, options.group, assignor=options.assignor, max_moves=options.max_moves)
     for line in [json.dumps(history.to_json())] if options.json else history.lines():
-        print(line)
+        print_line(line)
     return 0
 
 

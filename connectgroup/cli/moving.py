@@ -13,7 +13,6 @@ import base64
 import http.client
 import json
 import ssl
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +27,7 @@ from ..protocol.records.connect import TargetState
 from ..protocol.units import counted, printable
 from ..threads import off_loop
 from .arguments import secrets_of
-from .render import print_json, print_table
+from .render import print_json, print_line, print_table
 from .requests import check_group, connected
 
 if TYPE_CHECKING:
@@ -234,7 +233,7 @@ async def import_connectors(options: argparse.Namespace) -> int:
         )
         for move in moves:
             for note in move.notes:
-                print(f"connectgroup: {printable(move.original.name)}: {note}", file=sys.stderr)
+                print_line(f"connectgroup: {printable(move.original.name)}: {note}", is_error=True)
     done = True
     if not options.dry_run and any(move.is_possible for move in moves):
         async with connected(options) as admin:
@@ -249,7 +248,7 @@ async def import_connectors(options: argparse.Namespace) -> int:
                         raise
                     done, row["here"] = False, f"not imported: {error}"
                 if not options.json:
-                    print(f"connector {printable(move.original.name)}: {row['here']}", flush=True)
+                    print_line(f"connector {printable(move.original.name)}: {row['here']}", flush=True)
     if options.json:
         print_json(rows)
     return 0 if done and all(move.is_possible for move in moves) else 1
@@ -451,7 +450,7 @@ async def export_connectors(options: argparse.Namespace) -> int:
                 text, is_done = f"not exported: {error}", False
             rows.append({"name": name, "there": text, "exported": is_done})
             if not options.json:
-                print(f"connector {printable(name)}: {text}", flush=True)
+                print_line(f"connector {printable(name)}: {text}", flush=True)
     if options.json:
         print_json(rows)
     return 0 if all(row["exported"] for row in rows) else 1

@@ -24,6 +24,7 @@ from ..protocol.units import counted, printable
 from .arguments import allowed_paths_of, secrets_of
 from .errors import port_option, renamed
 from .http import metrics_server, print_rest, rest_server
+from .render import print_line
 from .requests import ACCESS_OPTIONS, admin_of
 
 if TYPE_CHECKING:
@@ -132,13 +133,13 @@ async def run_up(options: argparse.Namespace) -> int:
             group = await supervisor.describe()
             described_s = time.monotonic() - began
             for line in rebalances.lines(group.rebalances):
-                print(f"rebalance | {line}", flush=True)
+                print_line(f"rebalance | {line}", flush=True)
             line = f"{supervisor.summary(group)} | {round((supervisor.rows - rows) / pause_s)} rows/s"
             rows = supervisor.rows
             # Describing 100,000 tasks takes most of a second, during which the coordinator sends no responses.
             pause_s = max(1.0, 20 * described_s)
             if line != last:
-                print(line, flush=True)
+                print_line(line, flush=True)
                 last = line
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stopping.wait(), pause_s)

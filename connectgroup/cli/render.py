@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from ..protocol.messages.progress import UNKNOWN, Progress
-from ..protocol.units import counted, printable
+from ..protocol.units import counted, escaped, printable
 
 
 def print_json(value: Any) -> None:
     """Print one JSON document."""
     print(json.dumps(value, indent=2))
+
+
+def print_line(line: str, *, is_error: bool = False, flush: bool = False) -> None:
+    """Print a line, on standard error if it is one.
+
+    Others choose names and texts in it: none of them begins a line of its own, or commands the terminal.
+    """
+    print(escaped(line), file=sys.stderr if is_error else sys.stdout, flush=flush)
 
 
 def rate_text(numbers: Progress) -> str:
@@ -95,7 +104,7 @@ def print_table(head: Sequence[str], rows: Iterable[Sequence[object]], *, limit:
     """
     last = len(head) - 1
     texts = [
-        list(head),
+        [printable(each, limit=limit) for each in head],
         *([printable(cell, limit=500 if column == last else limit) for column, cell in enumerate(row)] for row in rows),
     ]
     widths = [max(len(row[column]) for row in texts) for column in range(len(head))]

@@ -25,6 +25,7 @@ from .render import (
     dead_letters_text,
     lag_text,
     print_json,
+    print_line,
     print_table,
     rate_text,
     time_text as stamp,
@@ -215,10 +216,10 @@ def sums_of(connector: DescribedConnector) -> Sums:
 def _print_overview(group: DescribedGroup, names: OptionNames) -> None:
     """One line for each connector, the failed ones first; above them what has failed, the cause first."""
     if group.log_error:
-        print(f"{NO_WRITES}: {names.in_text(group.log_error)}")
+        print_line(f"{NO_WRITES}: {names.in_text(group.log_error)}")
     failed = _failed(group.connectors)
     for line in _failure_lines(failed, names):
-        print(line)
+        print_line(line)
     bad = {unit.connector for unit, _ in failed}
     rows = []
     for connector in sorted(group.connectors, key=lambda each: each.connector not in bad):
@@ -277,9 +278,9 @@ def _print_connector(connector: DescribedConnector, names: OptionNames) -> None:
     _print_units(connector)
     for unit in connector.units:
         if unit.message:
-            print(f"{Unit(connector.connector, unit.task)}: {names.in_text(unit.message)}")
+            print_line(f"{Unit(connector.connector, unit.task)}: {names.in_text(unit.message)}")
         if unit.numbers is not None and (letters := dead_letters_text(unit.numbers)):
-            print(f"{Unit(connector.connector, unit.task)}: {letters}")
+            print_line(f"{Unit(connector.connector, unit.task)}: {letters}")
 
 
 def _print_units(connector: DescribedConnector) -> None:
@@ -319,9 +320,9 @@ async def describe_connector(options: argparse.Namespace) -> int:
     config, name = config_of(connector.config), connector.connector
     print(f"connector {printable(name)}: {_state_and_wanted(connector)}, version {connector.version}")
     for line in _failure_lines(_failed([connector]), options.names):
-        print(line)
+        print_line(line)
     for line in _numbers_lines(connector):
-        print(line)
+        print_line(line)
     print()
     _print_units(connector)
     for unit in connector.units:
@@ -330,7 +331,7 @@ async def describe_connector(options: argparse.Namespace) -> int:
     if connector.events:
         print("\nlast events (connectgroup connectors logs, connectors errors):")
         for event in connector.events[-5:]:
-            print(f"  {_event_line(name, event)}")
+            print_line(f"  {_event_line(name, event)}")
     print("\nconfiguration:")
     for setting, value in config.items():
         print(f"  {printable(setting)}={printable(value, limit=1_000)}")
@@ -399,7 +400,7 @@ async def connector_logs(options: argparse.Namespace) -> int:
                 return 0
             for event in events:
                 line = json.dumps(event_json(event)) if options.json else _event_line(connector.connector, event)
-                print(line, flush=True)
+                print_line(line, flush=True)
             shown = events[-1] if events else shown
             if not options.follow:
                 if not events:

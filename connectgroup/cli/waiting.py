@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import sys
 from collections.abc import Mapping
 
 from ..client.admin import POLL_S, POLLS_WITHOUT_TASKS, Admin
@@ -13,12 +12,13 @@ from ..protocol.messages.common import each_unit
 from ..protocol.messages.describe import DescribedConnector, DescribedGroup, DescribedUnit
 from ..protocol.units import CONNECTOR, Unit, counted
 from .errors import NotReached
+from .render import print_line
 
 
 def report_progress(options: argparse.Namespace, line: str) -> None:
     """Print a line while a command waits; not with ``--json``: standard error then has at most one error, as JSON."""
     if not options.json:
-        print(line, file=sys.stderr, flush=True)
+        print_line(line, is_error=True, flush=True)
 
 
 async def wait_for(

@@ -80,11 +80,15 @@ def printable(value: object, *, limit: int = 80) -> str:
 
     The text is truncated before it is escaped: the cost does not grow with the size of the peer's input.
     """
-    head = str((value[: limit + 1] if isinstance(value, (bytes, bytearray)) else str(value))[: limit + 1])
-    text = head
-    if not head.isprintable():
-        text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii", "replace") for c in head)
+    text = escaped(str((value[: limit + 1] if isinstance(value, (bytes, bytearray)) else str(value))[: limit + 1]))
     return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def escaped(text: str) -> str:
+    """Escape the control characters of untrusted text for one line of output, whatever its length."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii", "replace") for c in text)
 
 
 MAX_NAMES: Final = 20

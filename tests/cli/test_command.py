@@ -400,6 +400,11 @@ def test_name_with_control_characters_begins_no_line_of_the_log() -> None:
     """Strangers choose the names of files, topics and keys that the log names."""
     record = logging.LogRecord("a.b", logging.ERROR, __file__, 1, "%s: bad", ("a\n2026 INFO ok\x1b[2J\u2028é",), None)
     assert LogLines(as_json=False).format(record).endswith(r" ERROR a\n2026 INFO ok\x1b[2J\u2028é: bad")
+    try:
+        raise ValueError("\x1b[2J")
+    except ValueError:
+        record.exc_info = sys.exc_info()
+    assert LogLines(as_json=False).format(record).endswith("\nValueError: \\x1b[2J")
 
 
 def test_unknown_form_of_log_is_an_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

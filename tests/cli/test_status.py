@@ -18,10 +18,11 @@ from connectgroup.config.base import checked
 from connectgroup.config.coordinator import CoordinatorConfig
 from connectgroup.coordinator.runtime import Coordinator
 from connectgroup.coordinator.server import CoordinatorServer
+from connectgroup.protocol.messages.classic import JoinGroupRequest, OfferedProtocol
 from connectgroup.protocol.messages.heartbeat import TaskStatus
 from connectgroup.protocol.messages.progress import LogLine, Progress, TaskProgress
 from connectgroup.protocol.records.connect import UnitState
-from tests.coordinator.builders import add, ask, beat, change, look, task_list
+from tests.coordinator.builders import GROUP, add, ask, beat, change, look, task_list
 
 from ..integration.processes import Program
 from .live import Done, command
@@ -197,6 +198,38 @@ async def test_describe_logs_and_errors_show_what_workers_have_reported(group: G
     shown = json.loads((await group("connectors", "describe", "c", "--json")).out)
     assert (shown["units"][0]["task"], shown["units"][0]["cause"]) == (0, CAUSE)
     assert sum(shown["history"]["errors"]) == 4
+
+
+async def test_texts_of_strangers_do_not_command_the_terminal(group: Group) -> None:
+    """What a worker with no more than Read reports, and how a consumer calls itself, is shown to operators."""
+    evil = "\x1b]0;title\x07\x9b2J\nconnectgroup: all is well\u202e"
+    letters = Progress(dead_letters=1, last_dead_letter=evil)
+    task = TaskProgress(connector="c", task=0, owner_epoch=group.owner_epoch, progress=letters, topics=(evil,))
+    await ask(group.coordinator, beat("a", group.epoch, progress=(task,)))
+    join = JoinGroupRequest(
+        group_id="consumers",
+        session_timeout_ms=10_000,
+        member_id="",
+        protocol_type="consumer",
+        protocols=(OfferedProtocol(name="range", metadata=b""),),
+    )
+    joining = asyncio.create_task(group.coordinator.handle(join, client_host="h", client_id=evil))
+    async with asyncio.timeout(120):
+        while "consumers" not in (await group("groups", "list")).out:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    for words in (
+        ("status", "c"),
+        ("connectors", "describe", "c"),
+        ("connectors", "errors", "c"),
+        ("connectors", "topics", "c"),
+        ("groups", "describe", GROUP),
+        ("groups", "describe", "consumers"),
+        ("groups", "describe", "consumers", "--members"),
+    ):
+        shown = (await group(*words)).out
+        assert r"\x1b]0;title\x07\x9b2J\nconnectgroup" in shown, words
+        assert all(line.isprintable() for line in shown.split("\n")), words
+    joining.cancel()
 
 
 async def test_logs_follow_and_status_watch_go_on_until_they_are_interrupted(group: Group) -> None:

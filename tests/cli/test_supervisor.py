@@ -249,6 +249,12 @@ async def test_workers_join_whatever_issuer_and_names_the_coordinators_certifica
         )
 
 
+def test_line_of_another_process_does_not_command_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """Java logs names of files and texts of records as they are."""
+    relay("w1", "\tat a.b(C.java:1) é \x1b[2J")
+    assert capsys.readouterr().err == "w1 | \tat a.b(C.java:1) é \\x1b[2J\n"
+
+
 @pytest.mark.parametrize("line", ["plain", '{"message": "x"', "[" * 100_000, '{"a":' * 100_000, "[1]", "9" * 10_000])
 def test_line_that_is_no_object_is_the_message_of_one(
     line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
