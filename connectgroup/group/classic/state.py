@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from ...errors import (
     FencedInstanceId,
@@ -31,6 +31,8 @@ from ...protocol.records.consumer import ClassicGroupRecord, ClassicMemberRecord
 from ...protocol.units import Partitions, TopicPartition, printable
 from ..kernel.state import ANY_PROCESS, Process
 from ..offsets import Offsets, OffsetSettings
+
+Counted = TypeVar("Counted", str, int)
 
 
 @dataclass(slots=True)
@@ -113,12 +115,11 @@ class ClassicGroupState:
         for member, by in (before, -1), (after, 1):
             if member is not None:
                 for name in {protocol.name for protocol in member.protocols}:
-                    self.offered[name] += by
-                self.timeouts[member.rebalance_timeout_ms] += by
-        if before is not None:
-            self.offered, self.timeouts = +self.offered, +self.timeouts
-            if before.instance_id is not None and self.instances.get(before.instance_id) == before.member_id:
-                del self.instances[before.instance_id]
+                    _add(self.offered, name, by)
+                _add(self.timeouts, member.rebalance_timeout_ms, by)
+        former = None if before is None else before.instance_id
+        if before is not None and former is not None and self.instances.get(former) == before.member_id:
+            del self.instances[former]
         if after is not None and after.instance_id is not None:
             self.instances[after.instance_id] = after.member_id
 
@@ -199,6 +200,13 @@ class ClassicGroupState:
     def metadata(self, member: ClassicMemberRecord) -> bytes:
         """The bytes of ``offer``."""
         return self.offer(member).metadata
+
+
+def _add(counts: Counter[Counted], key: Counted, by: int) -> None:
+    """Count without zeros; a copy without them would take long for each member that leaves a large group."""
+    counts[key] += by
+    if not counts[key]:
+        del counts[key]
 
 
 # --------------------------------------------------------------------------------------------------

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import time
+
 from connectgroup.group.kernel.outcome import TimerKind
 from connectgroup.protocol.messages.classic import LeaveGroupRequest, LeavingMember
 from connectgroup.protocol.messages.describe import DeleteRequest
 from connectgroup.protocol.messages.offsets import OffsetCommitRequest, PartitionCommit, TopicCommit
+from connectgroup.protocol.records.base import Key, Kind, Tombstone
+from connectgroup.protocol.records.consumer import ClassicMemberRecord
 
-from .driver import GROUP, Driver
+from .driver import GROUP, Driver, offers
 
 UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID = 25, 82
 POSITION = PartitionCommit(partition_index=0, committed_offset=5, committed_metadata=None)
@@ -42,6 +46,22 @@ def test_rebalance_is_not_completed_with_a_member_that_leaves_in_the_same_reques
     assert list(group.group.members) == [first]
     assert group.answers[third].error_code == UNKNOWN_MEMBER_ID
     assert [each.member_id for each in group.answers[first].members] == [first]
+
+
+def test_members_with_many_assignors_of_their_own_leave_in_time_linear_in_their_number() -> None:
+    """One request may name a thousand members: it took the coordinator many seconds, and workers lost their leases."""
+    group, count = Driver().group, 500
+    for number in range(count):
+        own = (f"own {number} {each}" for each in range(99))
+        record = ClassicMemberRecord(
+            group_id=GROUP, member_id=f"m{number}", number=number, protocols=offers("range", *own)
+        )
+        group.apply(record)
+    began = time.process_time()
+    for number in range(1, count):
+        group.apply(Tombstone(Key(Kind.CLASSIC_MEMBER, GROUP, f"m{number}")))
+    assert time.process_time() - began < 1
+    assert group.common_protocols() == {each.name for each in group.members["m0"].protocols}
 
 
 def test_rebalance_is_not_completed_when_a_pending_id_leaves_with_a_member() -> None:
