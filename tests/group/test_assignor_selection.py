@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 
 import pytest
@@ -57,6 +58,21 @@ def test_assignor_without_a_common_version_is_not_chosen() -> None:
     """Both members prefer x, but they have no version of it in common."""
     members = [member("A", info("x", 1, 2), info("y", 0, 1)), member("B", info("x", 3, 4), info("y", 1, 5))]
     assert selected(members) == "y"
+
+
+def test_assignor_is_chosen_in_time_linear_in_what_the_members_list() -> None:
+    """Few members with many assignors, each in versions of its own, take no longer than many with few: by a join of
+    one with a hundred, the others of the coordinator would lose their turn."""
+
+    def took_s(members: int, assignors: int) -> float:
+        listings = Counter(
+            tuple((f"a{n}", 0, 1 if n else member + 1) for n in range(assignors)) for member in range(members)
+        )
+        began = time.process_time()
+        assert select_assignor(listings) == "a0"
+        return time.process_time() - began
+
+    assert took_s(400, 400) < 5 * took_s(8_000, 20)
 
 
 # ---- which member

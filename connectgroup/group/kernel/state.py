@@ -87,8 +87,14 @@ def select_assignor(listings: Mapping[Listing, int]) -> str | None:
     if not listings or () in listings:
         return None
     common = set.intersection(*({name for name, _, _ in listing} for listing in listings))
+    # In one pass: a member may list a hundred assignors, and each of a thousand members may have a listing of its own.
+    ranges: dict[str, set[tuple[int, int]]] = {name: set() for name in common}
+    for listing in listings:
+        for name, low, high in listing:
+            if name in ranges:
+                ranges[name].add((low, high))
     # Ranges that overlap pairwise have a common version (Helly's theorem on a line).
-    usable = [assignor for assignor in sorted(common) if _range(listings, assignor) is not None]
+    usable = [assignor for assignor in sorted(common) if _range(ranges[assignor]) is not None]
     if not usable:
         if not common:
             listed: Counter[str] = Counter()
@@ -101,19 +107,18 @@ def select_assignor(listings: Mapping[Listing, int]) -> str | None:
         counts: Counter[tuple[str, int, int]] = Counter()
         for listing, count in listings.items():
             counts.update({entry: count for entry in listing if entry[0] in common})
-        ranges = "; ".join(
+        whose = "; ".join(
             f"{name} {low}-{high} of {counted(count, 'member')}" for (name, low, high), count in sorted(counts.items())
         )
-        raise UnsupportedAssignor(f"ClientAssignors: version ranges do not overlap: {printable(ranges, limit=300)}")
+        raise UnsupportedAssignor(f"ClientAssignors: version ranges do not overlap: {printable(whose, limit=300)}")
     firsts: Counter[str] = Counter()
     for listing, count in listings.items():
         firsts[listing[0][0]] += count
     return min(usable, key=lambda assignor: (-firsts[assignor], assignor))
 
 
-def _range(listings: Mapping[Listing, int], assignor: str) -> tuple[int, int] | None:
-    """The lowest and the highest version that members support; ``None`` if no version is common to all."""
-    ranges = [(low, high) for listing in listings for name, low, high in listing if name == assignor]
+def _range(ranges: Collection[tuple[int, int]]) -> tuple[int, int] | None:
+    """The lowest and the highest version of the ranges of members; ``None`` if no version is common to all."""
     if max(low for low, _ in ranges) <= min(high for _, high in ranges):
         return min(low for low, _ in ranges), max(high for _, high in ranges)
     return None
@@ -121,8 +126,9 @@ def _range(listings: Mapping[Listing, int], assignor: str) -> tuple[int, int] | 
 
 def covers_all(member: GroupMember, assignor: str, listings: Mapping[Listing, int]) -> bool:
     """Whether the version range of a member covers the ranges of all members: it is then able to compute."""
-    info, versions = info_of(member, assignor), _range(listings, assignor)
-    return info is not None and versions == (info.minimum_version, info.maximum_version)
+    info = info_of(member, assignor)
+    ranges = {(low, high) for listing in listings for name, low, high in listing if name == assignor}
+    return info is not None and _range(ranges) == (info.minimum_version, info.maximum_version)
 
 
 def members_able_to_compute(members: Sequence[GroupMember], assignor: str, present: Container[str]) -> list[str]:
