@@ -18,8 +18,9 @@ Source: Kafka's ``OffsetMetadataManager``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Final
 
 from ..errors import (
@@ -340,6 +341,13 @@ def end_transactions(offsets: Offsets, ended: TransactionsEnded) -> tuple[Record
     return tuple(records)
 
 
+def among(topics: Callable[[], Container[str]]) -> Callable[[str], bool]:
+    """Whether a topic is one of these. They are put together once, when the first one is asked for: a request may name
+    100,000 partitions, and a thousand members as many topics."""
+    found = cache(topics)
+    return lambda topic: topic in found()
+
+
 def expired(
     offsets: Offsets, is_subscribed: Callable[[str], bool], since_ms: Callable[[OffsetRecord], int], before_ms: int
 ) -> tuple[Record, ...]:
@@ -397,11 +405,14 @@ def _fetched(offsets: Offsets, request: OffsetFetchRequest, topics: Topics) -> t
     if asked is None:
         asked = _all(offsets, request, topics)
     names = _names(topics, request.by_topic_id)
+    pending: dict[str, set[int]] = {}
+    for at, each in offsets.pending if request.require_stable else ():
+        pending.setdefault(at, set()).add(each)
     fetched = []
     for topic in asked:
         name = names.get(topic.topic_id, "") if request.by_topic_id else topic.name
         code = 0 if name or not request.by_topic_id else UnknownTopicId.code
-        unstable = {each for at, each in offsets.pending if at == name} if request.require_stable else ()
+        unstable = pending.get(name, ())
         partitions = tuple(
             _nothing(each, UnstableOffsetCommit.code)
             if each in unstable and not code

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from functools import partial
 from typing import Any, Final
 
@@ -61,7 +61,7 @@ from ..kernel.outcome import (
     TransactionsEnded,
 )
 from ..kernel.state import NO_PROCESS, Process
-from ..offsets import Topics, end_transactions, refused_commit
+from ..offsets import Topics, among, end_transactions, refused_commit
 from ..registry import NO_CLIENT, ClientInfo, GroupNumbers, Input, RequestTraits, Retired
 from .assignment import (
     continue_without_pending,
@@ -159,7 +159,7 @@ class ClassicGroupType:
             case OffsetCommitRequest() | OffsetFetchRequest() | OffsetDeleteRequest() | CommitInTransaction():
                 return self._offsets(step, what)
             case ExpireOffsets():
-                for record in expire(step, partial(self._is_subscribed, group)):
+                for record in expire(step, among(partial(self._subscribed_topics, group))):
                     step.write(record)
             case TransactionsEnded():
                 for record in end_transactions(group.offsets, what):
@@ -183,21 +183,21 @@ class ClassicGroupType:
                 case OffsetFetchRequest():
                     return fetch(step, request)
                 case OffsetDeleteRequest():
-                    return delete(step, request, partial(self._is_subscribed, step.group))
+                    return delete(step, request, among(partial(self._subscribed_topics, step.group)))
                 case _:
                     return commit_in_transaction(step, request)
         except GroupError as error:
             return Outcome(response=self.error_response(request, error))
 
-    def _is_subscribed(self, group: ClassicGroupState, topic: str) -> bool:
-        """Whether a member is subscribed to a topic; true if its subscription cannot be read, as in Kafka."""
+    def _subscribed_topics(self, group: ClassicGroupState) -> Container[str]:
+        """The topics that the members are subscribed to; any if a subscription cannot be read, as in Kafka."""
         try:
-            return any(
-                topic in self._embedded.decode_subscription(group.metadata(member)).topics
-                for member in group.members.values()
-            )
+            subscriptions = [
+                self._embedded.decode_subscription(group.metadata(member)) for member in group.members.values()
+            ]
         except WireError:
-            return True
+            return _Everything()
+        return frozenset[str]().union(*(each.topics for each in subscriptions))
 
     def apply(self, group: ClassicGroupState, record: Record) -> None:
         group.apply(record)
@@ -251,6 +251,13 @@ class ClassicGroupType:
     def run_assignor(self, effect: Compute) -> Any:
         """Never called: the members of a classic group assign."""
         raise AssertionError("classic groups have no server-side assignor")
+
+
+class _Everything:
+    """Contains every topic."""
+
+    def __contains__(self, topic: object) -> bool:
+        return True
 
 
 def _code(request: Any, error: GroupError) -> int:

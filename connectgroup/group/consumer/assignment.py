@@ -324,10 +324,7 @@ def refresh(draft: ConsumerDraft) -> None:
     used = {regex for _, regex in subscriptions}
     for regex in sorted(draft.regexes.keys() - used):
         draft.forget(Kind.CONSUMER_REGEX, regex)
-    names: set[str] = set()
-    for subscription in subscriptions:
-        names |= draft.topics_of(subscription)
-    topics = tuple(draft.cluster[name] for name in sorted(names) if name in draft.cluster)
+    topics = tuple(draft.cluster[name] for name in sorted(draft.subscribed_topics()) if name in draft.cluster)
     if {topic.topic_name: topic for topic in topics} != draft.topics:
         draft.write(ConsumerTopicsRecord(group_id=draft.group_id, topics=topics))
         draft.bump()

@@ -67,7 +67,7 @@ from ..kernel.outcome import (
 )
 from ..kernel.state import CacheKey
 from ..kernel.validate import check_group_id
-from ..offsets import end_transactions, expired, refused_commit
+from ..offsets import among, end_transactions, expired, refused_commit
 from ..registry import NO_CLIENT, ClientInfo, GroupNumbers, Input, RequestTraits, Retired
 from . import classic_members, offsets
 from .assignment import (
@@ -369,7 +369,8 @@ class ConsumerGroupType:
     def _expired(self, draft: ConsumerDraft) -> tuple[Record, ...]:
         """The offsets of topics that no member has been subscribed to for the retention time since the commit."""
         before_ms = draft.now_ms - self.settings.offsets.retention_ms
-        return expired(draft.group.offsets, draft.is_subscribed, lambda record: record.at_ms, before_ms)
+        is_subscribed = among(draft.subscribed_topics)
+        return expired(draft.group.offsets, is_subscribed, lambda record: record.at_ms, before_ms)
 
     def _expire(self, draft: ConsumerDraft, key: TimerKey) -> Outcome[Any]:
         match key.kind:

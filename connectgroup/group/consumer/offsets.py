@@ -84,7 +84,7 @@ def delete(draft: ConsumerDraft, request: OffsetDeleteRequest, topics: Topics) -
     """
     group = draft.group
     check_exists(group)
-    response, records = offsets.delete(group.offsets, request, topics, draft.is_subscribed)
+    response, records = offsets.delete(group.offsets, request, topics, offsets.among(draft.subscribed_topics))
     return Outcome(response=response, records=records)
 
 

@@ -258,6 +258,6 @@ class ConsumerDraft(GroupDraft[ConsumerMemberRecord, TopicPartition]):
                 count_subscription(counts, after, 1)
         return counts
 
-    def is_subscribed(self, topic: str) -> bool:
-        """Whether a member is subscribed to a topic."""
-        return any(topic in self.subscribed(member) for member in self.members())
+    def subscribed_topics(self) -> frozenset[str]:
+        """The topics that the members subscribe to, by name."""
+        return frozenset[str]().union(*map(self.topics_of, self.subscriptions()))

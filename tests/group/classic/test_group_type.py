@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from connectgroup.errors import (
     InconsistentGroupProtocol,
     StaleMemberEpoch,
 )
+from connectgroup.group.classic.group_type import ClassicGroupType
 from connectgroup.group.kernel.outcome import ExpireOffsets, TimerKey, TimerKind, TransactionOutcome, TransactionsEnded
 from connectgroup.group.registry import ClientInfo
 from connectgroup.protocol.messages.classic import (
@@ -20,6 +22,7 @@ from connectgroup.protocol.messages.classic import (
     JoinGroupRequest,
     LeaveGroupRequest,
     LeavingMember,
+    Subscription,
     SyncGroupRequest,
 )
 from connectgroup.protocol.messages.describe import DeleteRequest, DescribeRequest
@@ -35,8 +38,9 @@ from connectgroup.protocol.messages.offsets import (
     TopicToFetch,
     TxnOffsetCommitRequest,
 )
+from connectgroup.wire import embedded
 
-from .driver import GROUP, Driver, offers
+from .driver import GROUP, NO_DELAY, Driver, offers
 
 JOIN = JoinGroupRequest(
     group_id=GROUP, session_timeout_ms=1, member_id="m", protocol_type="consumer", protocols=offers("range")
@@ -254,6 +258,20 @@ def test_offsets_of_topics_without_a_subscriber_can_be_deleted() -> None:
     assert committed(group) == -1
     group.join(protocol_type="other")
     assert delete_offset(group) == (68, 0)
+
+
+def test_offsets_are_deleted_in_time_linear_in_the_request_and_in_the_subscriptions() -> None:
+    """Both may have 100,000 entries: one request stopped the coordinator for hours."""
+    group, count = Driver(), 4_000
+    group.type = ClassicGroupType(NO_DELAY, new_id=lambda: "1", embedded=embedded)
+    subscription = Subscription(topics=frozenset(f"t{number}" for number in range(count)))
+    group.join(protocols=offers("range", metadata=embedded.encode_subscription(subscription)))
+    partitions = tuple(PartitionToDelete(partition_index=number) for number in range(count))
+    topics = tuple(TopicToDelete(name=name, partitions=partitions) for name in ("other", "t1"))
+    began = time.process_time()
+    response = group.send(OffsetDeleteRequest(group_id=GROUP, topics=topics))
+    assert time.process_time() - began < 1
+    assert [{each.error_code for each in topic.partitions} for topic in response.topics] == [{0}, {86}]
 
 
 def test_offsets_expire_after_the_retention_time_of_an_empty_group() -> None:

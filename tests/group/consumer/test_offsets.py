@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from connectgroup.errors import GroupIdNotFound, NonEmptyGroup, StaleMemberEpoch, UnknownMemberId
+from connectgroup.errors import (
+    GroupIdNotFound,
+    GroupSubscribedToTopic,
+    NonEmptyGroup,
+    StaleMemberEpoch,
+    UnknownMemberId,
+)
 from connectgroup.group.consumer.state import ConsumerGroupState
 from connectgroup.group.kernel.outcome import TopicsChanged, TransactionOutcome, TransactionsEnded
 from connectgroup.protocol.messages.describe import DeleteRequest
@@ -15,9 +22,12 @@ from connectgroup.protocol.messages.offsets import (
     CommitInTransaction,
     GroupToFetch,
     OffsetCommitRequest,
+    OffsetDeleteRequest,
     OffsetFetchRequest,
     PartitionCommit,
+    PartitionToDelete,
     TopicCommit,
+    TopicToDelete,
     TopicToFetch,
     TxnOffsetCommitRequest,
 )
@@ -159,6 +169,20 @@ def test_group_is_deleted_with_its_offsets() -> None:
     assert (group.group.exists, len(group.group.offsets), group.group.topics) == (False, 0, {})
     assert group.send(delete).results[0].error_code == GroupIdNotFound.code
     assert group.ask(join("a"), {"a": {"foo": (0, 1, 2)}}) == (1, {"foo": (0, 1, 2)})
+
+
+def test_offsets_are_deleted_in_time_linear_in_the_request_and_in_the_subscriptions() -> None:
+    """Both may be large: one request stopped the coordinator for hours."""
+    count = 10_000
+    group = Driver(foo=1, bar=count)
+    group.ask(join("a", "foo", *(f"t{number}" for number in range(count))), {"a": {"foo": (0,)}})
+    partitions = tuple(PartitionToDelete(partition_index=number) for number in range(count))
+    topics = tuple(TopicToDelete(name=name, partitions=partitions) for name in ("bar", "foo"))
+    began = time.process_time()
+    response = group.send(OffsetDeleteRequest(group_id=GROUP, topics=topics))
+    assert time.process_time() - began < 1
+    bar, foo = ([each.error_code for each in topic.partitions] for topic in response.topics)
+    assert ({*bar}, foo[0]) == ({0}, GroupSubscribedToTopic.code)
 
 
 # ---- topics
