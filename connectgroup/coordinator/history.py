@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from ..protocol.messages.progress import MAX_LINE, ConnectorHistory, UnitEvent
+from ..protocol.messages.progress import MAX_COUNT, MAX_LINE, MAX_NUMBER, ConnectorHistory, UnitEvent
 from ..protocol.units import printable
 
 INTERVAL_MS: Final = 15_000
@@ -86,7 +86,7 @@ class Series:
 
     def set_lag(self, lag: int) -> None:
         """Set the lag at the end of the last interval."""
-        self._lag[self.last % INTERVALS] = lag
+        self._lag[self.last % INTERVALS] = min(lag, MAX_NUMBER)
 
     def add(self, interval: int, *, rows: int = 0, errors: int = 0, lag: int = 0) -> None:
         """Add to the interval of the moment.
@@ -96,9 +96,9 @@ class Series:
         """
         self._advance(interval)
         at = self.last % INTERVALS  # a clock that was set back adds to the last interval
-        self._rows[at] += rows
-        self._errors[at] += errors
-        self._lag[at] += lag
+        self._rows[at] = min(self._rows[at] + rows, MAX_NUMBER)
+        self._errors[at] = min(self._errors[at] + errors, MAX_NUMBER)
+        self._lag[at] = max(min(self._lag[at] + lag, MAX_NUMBER), -MAX_NUMBER)
 
     def shown(self, interval: int, points: int) -> ConnectorHistory:
         """The intervals up to this one, put together to at most ``points`` of equal length."""
@@ -112,9 +112,9 @@ class Series:
         return ConnectorHistory(
             end_ms=(self.last + 1) * INTERVAL_MS,
             interval_ms=width * INTERVAL_MS,
-            rows=tuple([sum(rows[first:end]) for first, end in parts]),
+            rows=tuple([min(sum(rows[first:end]), MAX_NUMBER) for first, end in parts]),
             lag=tuple([lag[end - 1] for _, end in parts]),
-            errors=tuple([sum(errors[first:end]) for first, end in parts]),
+            errors=tuple([min(sum(errors[first:end]), MAX_NUMBER) for first, end in parts]),
         )
 
     def _advance(self, interval: int) -> None:
@@ -197,7 +197,7 @@ class Histories:
         """Keep an event of a connector; one that only repeats the last one of its unit is counted."""
         events = self._events.setdefault(name, deque())
         self._events.move_to_end(name)
-        event = replace(event, message=printable(event.message, limit=MAX_LINE))
+        event = replace(event, message=printable(event.message, limit=MAX_LINE), count=min(event.count, MAX_COUNT))
         for index in range(len(events) - 1, max(-1, len(events) - 20), -1):
             before = events[index]
             if event.kind == "log" and event == before:
@@ -208,7 +208,7 @@ class Histories:
                 del events[index]
                 self._count -= 1
                 if event.kind != "state":  # a worker may send a status again
-                    event = replace(event, count=before.count + event.count)
+                    event = replace(event, count=min(before.count + event.count, MAX_COUNT))
             if event.kind != "log":
                 break
         events.append(event)

@@ -28,7 +28,7 @@ from ..protocol.messages.describe import (
     DescribeRequest,
 )
 from ..protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse, TaskStatus
-from ..protocol.messages.progress import UNKNOWN, ConnectorHistory, Progress, TaskProgress, UnitEvent
+from ..protocol.messages.progress import MAX_NUMBER, UNKNOWN, ConnectorHistory, Progress, TaskProgress, UnitEvent
 from ..protocol.records.connect import Record, StatusRecord, UnitState
 from ..protocol.units import CONNECTOR, Unit, printable
 from .history import MAX_WRITTEN, Histories
@@ -101,10 +101,10 @@ class Account:
         return replace(
             now,
             records_read=_sum(earlier.records_read, now.records_read),
-            records_written=earlier.records_written + now.records_written,
+            records_written=_sum(earlier.records_written, now.records_written),
             bytes_read=_sum(earlier.bytes_read, now.bytes_read),
             bytes_written=_sum(earlier.bytes_written, now.bytes_written),
-            dead_letters=earlier.dead_letters + now.dead_letters,
+            dead_letters=_sum(earlier.dead_letters, now.dead_letters),
             last_record_ms=now.last_record_ms or earlier.last_record_ms,
             last_poll_ms=now.last_poll_ms or earlier.last_poll_ms,
             last_dead_letter=now.last_dead_letter or earlier.last_dead_letter,
@@ -150,7 +150,8 @@ def _lag(numbers: Progress) -> int:
 
 
 def _sum(earlier: int, now: int) -> int:
-    return now if earlier == UNKNOWN else earlier if now == UNKNOWN else earlier + now
+    both = max(-MAX_NUMBER, min(earlier + now, MAX_NUMBER))
+    return now if earlier == UNKNOWN else earlier if now == UNKNOWN else both
 
 
 class _Process(NamedTuple):

@@ -200,6 +200,18 @@ async def test_describe_logs_and_errors_show_what_workers_have_reported(group: G
     assert sum(shown["history"]["errors"]) == 4
 
 
+async def test_numbers_that_fit_no_field_cost_other_workers_nothing(group: Group) -> None:
+    """A worker may report any: the sum with those of another task was an error in the heartbeat of its worker."""
+    most = (1 << 63) - 1
+    numbers = Progress(records_written=most, bytes_read=most, records_lag=most, dead_letters=most)
+    for task, epoch in ((0, group.owner_epoch), (-1, group.connector_epoch)):
+        reported = TaskProgress(connector="c", task=task, owner_epoch=epoch, progress=numbers)
+        await ask(group.coordinator, beat("a", group.epoch, progress=(reported,)))
+    described = json.loads((await group("connectors", "describe", "c", "--json")).out)
+    assert (max(described["history"]["rows"]), described["history"]["lag"][-1]) == (most, most)
+    assert [each["count"] for each in described["events"]] == [(1 << 31) - 1] * 2
+
+
 async def test_texts_of_strangers_do_not_command_the_terminal(group: Group) -> None:
     """What a worker with no more than Read reports, and how a consumer calls itself, is shown to operators."""
     evil = "\x1b]0;title\x07\x9b2J\nconnectgroup: all is well\u202e"

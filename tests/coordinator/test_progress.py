@@ -11,7 +11,7 @@ from types import FunctionType, MethodType, ModuleType
 
 import pytest
 
-from connectgroup.coordinator.history import INTERVAL_MS, INTERVALS
+from connectgroup.coordinator.history import INTERVAL_MS, INTERVALS, Histories
 from connectgroup.coordinator.progress import MAX_TOPICS, ReportedProgress
 from connectgroup.coordinator.runtime import Coordinator
 from connectgroup.group.connect.state import ConnectGroupState
@@ -25,7 +25,7 @@ from connectgroup.protocol.messages.describe import (
     DescribeResponse,
 )
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, TaskStatus
-from connectgroup.protocol.messages.progress import LogLine, Progress, TaskProgress
+from connectgroup.protocol.messages.progress import ConnectorHistory, LogLine, Progress, TaskProgress
 from connectgroup.protocol.records.connect import ConnectorRecord, TargetState, TaskEntry, UnitState
 from connectgroup.protocol.units import Unit
 from connectgroup.rest.page_table import page_table
@@ -430,6 +430,15 @@ def held_bytes(root: object) -> int:
             seen[id(each)] = each
             left += gc.get_referents(each)
     return sum(map(sys.getsizeof, seen.values()))
+
+
+def test_lag_that_fits_no_field_does_not_keep_a_group_from_being_loaded() -> None:
+    """Each of two tasks has as much as a field holds, in the log."""
+    histories, most = Histories(), (1 << 63) - 1
+    found = ConnectorHistory(end_ms=1_000 * INTERVAL_MS, interval_ms=INTERVAL_MS, rows=(1,), lag=(most,), errors=(0,))
+    now_ms = 1_000 * INTERVAL_MS
+    assert histories.restore(("g", "c"), found, 2 * most, now_ms)
+    assert histories.shown("g", 60, now_ms)["c"].lag[-1] == most
 
 
 async def test_an_hour_of_a_thousand_tasks_takes_less_than_32_megabytes() -> None:

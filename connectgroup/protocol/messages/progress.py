@@ -13,6 +13,11 @@ from typing import Final
 UNKNOWN: Final = -1
 """A number that the task does not know."""
 
+MAX_NUMBER: Final = (1 << 63) - 1
+MAX_COUNT: Final = (1 << 31) - 1
+"""What a number of a message or a record can be at most, and ``UnitEvent.count``. A worker may report any, and a sum
+that fits no field would cost the others of its group their heartbeats and their descriptions: it stays at the most."""
+
 MAX_TOPICS: Final = 100
 """Topics in one report of a task."""
 
