@@ -55,6 +55,9 @@ class TopicSource(Protocol):
 MAX_MEMORY_BYTES = 8 << 20
 """Memory that one compiled expression may use."""
 
+MAX_COMPILED = 16
+"""Expressions that are kept compiled: consumers choose theirs, and a small one is compiled again in no time."""
+
 
 def regex_violation(pattern: str) -> str:
     """What is allowed instead of a regular expression; empty if it is valid."""
@@ -74,14 +77,16 @@ def matching_topics(pattern: str, names: tuple[str, ...]) -> frozenset[str]:
     return frozenset(name for name in names if compiled.fullmatch(name))
 
 
-@lru_cache(maxsize=1_000)
+@lru_cache(maxsize=MAX_COMPILED)
 def _compiled(pattern: str) -> Any:
     import re2
 
     options = re2.Options()
     options.log_errors = False
     options.max_mem = MAX_MEMORY_BYTES
-    return re2.compile(pattern, options)
+    compiled = re2.compile(pattern, options)
+    re2.purge()  # the library remembers 128 besides
+    return compiled
 
 
 def topic_id(name: str) -> str:

@@ -1,8 +1,9 @@
-"""The topics of a Kafka broker: read at an interval, kept while the broker cannot be reached."""
+"""The topics of a Kafka broker: read at an interval, kept while the broker cannot be reached; and expressions."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 from collections.abc import Mapping
 
@@ -10,7 +11,7 @@ import pytest
 
 from connectgroup.errors import ConfigError
 from connectgroup.protocol.records.consumer import TopicMetadata
-from connectgroup.topics import BrokerTopics
+from connectgroup.topics import MAX_COMPILED, BrokerTopics, regex_violation
 
 pytestmark = pytest.mark.asyncio
 
@@ -84,3 +85,12 @@ async def test_change_that_is_expected_is_noticed_before_the_interval_is_over() 
     now["bar"] = topic("bar", 1)
     assert set(await asyncio.wait_for(changes.get(), 10)) == {"foo", "bar"}
     await source.close()
+
+
+async def test_few_expressions_of_strangers_stay_compiled() -> None:
+    """Each may take 8 MB: those of a thousand consumers filled the memory of the coordinator."""
+    re2 = pytest.importorskip("re2")
+    for number in range(300):
+        assert regex_violation(f"a{number}") == ""
+    kind = type(re2.compile("a"))
+    assert sum(isinstance(each, kind) for each in gc.get_objects()) <= 2 * MAX_COMPILED
