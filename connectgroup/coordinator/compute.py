@@ -126,6 +126,7 @@ class Effects:
         self._running: dict[Key, asyncio.Future[Any]] = {}  # calls of assignors that have not returned
         self._abandoned: set[Key] = set()  # those of them that took too long; their results count no more
         self._warned: dict[str, tuple[int, set[str]]] = {}  # the messages of each group's newest epoch
+        self._searching = asyncio.Lock()  # held by _match
 
     def perform(self, effect: Effect) -> None:
         """Perform an effect. A computation that is in progress is not started twice."""
@@ -140,10 +141,15 @@ class Effects:
                 self._warn(effect)
 
     async def _match(self, effect: Match) -> None:
-        """Find the topics that match a regular expression. A failed search is repeated by the next change of topics."""
+        """Find the topics that match a regular expression. A failed search is repeated by the next change of topics.
+
+        One at a time: a change of topics has all expressions searched again, and to compile one may take 50 ms, during
+        which no other thread runs.
+        """
         matcher = cast("PatternMatcher", self._registry.get(effect.group_type))
         try:
-            topics = await off_loop("the topics of a subscription", partial(matcher.match, effect))
+            async with self._searching:
+                topics = await off_loop("the topics of a subscription", partial(matcher.match, effect))
         except Exception as error:
             logger.error("group %s: pattern %s: %s", printable(effect.group_id), printable(effect.pattern), error)
             return
