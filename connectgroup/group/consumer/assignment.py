@@ -324,7 +324,7 @@ def refresh(draft: ConsumerDraft) -> None:
     used = {regex for _, regex in subscriptions}
     for regex in sorted(draft.regexes.keys() - used):
         draft.forget(Kind.CONSUMER_REGEX, regex)
-    topics = tuple(draft.cluster[name] for name in sorted(draft.subscribed_topics()) if name in draft.cluster)
+    topics = tuple(draft.cluster[name] for name in sorted(draft.subscribed_topics() & draft.cluster.keys()))
     if {topic.topic_name: topic for topic in topics} != draft.topics:
         draft.write(ConsumerTopicsRecord(group_id=draft.group_id, topics=topics))
         draft.bump()
