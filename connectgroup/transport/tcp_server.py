@@ -274,7 +274,7 @@ class TcpServer:
             access = RequiredAccess(AccessOperation.DESCRIBE, Resource(key))
             if key and (denial := self._group_access.denial(connection.principal, access)):
                 denials[key] = denial
-                self._on_denied(connection, request, denial)
+                self._on_denied(connection, replace(request, coordinator_keys=(key,)), denial)
         if not denials:
             return found
         if not request.coordinator_keys:

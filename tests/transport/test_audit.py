@@ -16,7 +16,8 @@ import pytest
 
 from connectgroup.client.admin import Admin
 from connectgroup.errors import ConfigError, ConnectorNotFound, GroupAuthorizationFailed, GroupIdNotFound
-from connectgroup.protocol.messages.describe import DeleteRequest
+from connectgroup.protocol.messages.cluster import FindCoordinatorRequest
+from connectgroup.protocol.messages.describe import DeleteRequest, DescribeGroupsRequest
 from connectgroup.protocol.messages.offsets import OffsetCommitRequest, PartitionCommit, TopicCommit
 from connectgroup.protocol.records.connect import TargetState
 from connectgroup.telemetry.metrics import values_of
@@ -52,6 +53,19 @@ def serving_audited(tmp_path: Path) -> Any:
 def client_of(server: Any, user: str) -> TcpClient:
     access = Access(credentials=Credentials(user, f"word-{user}"))
     return TcpClient("localhost", port_of(server), "tool", access=access)
+
+
+async def test_line_of_a_denied_group_names_no_other(tmp_path: Path) -> None:
+    """A request may ask for 10,000: with all of them in each line, one of 70 kB filled the disk."""
+    path, names = tmp_path / "audit", [f"g{number}" for number in range(50)]
+    async with serving_audited(tmp_path) as server:
+        client = client_of(server, "bob")
+        for request in (DescribeGroupsRequest(groups=(*names,)), FindCoordinatorRequest(coordinator_keys=(*names,))):
+            await client.call(request, timeout_s=10)
+        await client.close()
+    lines = lines_of(path)
+    assert {line["result"] for line in lines} == {"GROUP_AUTHORIZATION_FAILED"}
+    assert [[each["group"] for each in line["resources"]] for line in lines] == [[name] for name in names * 2]
 
 
 async def test_changes_and_denied_requests_are_lines(tmp_path: Path) -> None:
