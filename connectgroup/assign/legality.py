@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Set as AbstractSet
 from typing import TYPE_CHECKING, TypeVar
 
@@ -47,10 +48,11 @@ def first_violation(
         return None  # fast path: a valid assignment takes a few passes at C speed
 
     violations: list[str] = []
-    for member_id in sorted({member_id for member_id, _ in listed}):
+    times = Counter(member_id for member_id, _ in listed)
+    for member_id in sorted(times):
         if member_id not in members:
             violations.append(f"{printable(member_id)} is not a member")
-        if sum(name == member_id for name, _ in listed) > 1:
+        if times[member_id] > 1:
             violations.append(f"{printable(member_id)} is listed twice")
     holders: dict[UnitT, list[str]] = {}
     for member_id, given in sorted(listed, key=lambda share: share[0]):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -343,3 +344,12 @@ def test_numpy_is_imported_for_columns_only() -> None:
     code = f"import sys, {imports}; assert 'numpy' not in sys.modules"
     root = Path(__file__).parents[2]
     subprocess.run([sys.executable, "-c", code], check=True, cwd=root, timeout=60)
+
+
+def test_assignment_to_strangers_is_refused_in_time_linear_in_their_number() -> None:
+    """An Install may name 10,000: the coordinator served nobody else for many seconds."""
+    given: list[tuple[str, tuple[Unit, ...]]] = [(f"m{number}", ()) for number in range(8_000)]
+    began = time.process_time()
+    violation = first_violation(given, members=("m0",), units=units("a"))
+    assert time.process_time() - began < 0.5
+    assert violation == "m1 is not a member (and 7999 more)"
