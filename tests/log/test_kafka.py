@@ -979,12 +979,13 @@ async def test_user_needs_the_rights_that_the_guide_lists_and_no_others(broker: 
         assert await contents(standby) == written
 
 
-async def test_missing_right_is_named(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("missing", [AclOperation.READ, AclOperation.WRITE])
+async def test_missing_right_is_named(broker: Broker, missing: AclOperation, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leased, "ANSWER_S", 60.0)  # of a busy machine
     topic = new_topic()
     async with opened(log_at(broker, topic)[0]):
         pass
-    log = log_of_user(broker, topic, [each for each in RIGHTS if each is not AclOperation.READ])
+    log = log_of_user(broker, topic, [each for each in RIGHTS if each is not missing])
     with pytest.raises(LogError, match=r"authorization failed.*; allowed: a user with Read, Write, Describe and"):
         await log.open()
     await log.close()

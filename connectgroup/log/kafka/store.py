@@ -549,7 +549,7 @@ class _Owner:
             LogNotWritable: nothing was written.
             LogError: the outcome is unknown; ``_FencedInCommit``: because of a fence.
         """
-        from confluent_kafka import KafkaException
+        from confluent_kafka import KafkaError, KafkaException
 
         topic, producer = self._topic, self.producer
         if producer is None:
@@ -564,6 +564,8 @@ class _Owner:
                 raise _NotDelivered(f"{left} records were not acknowledged in {CALL_S:g} s")
             ((problem, offset),) = reports
             if problem is not None:
+                if problem.code() == KafkaError._PURGE_QUEUE:  # because the transaction has failed
+                    producer.commit_transaction(CALL_S)  # raises why
                 raise KafkaException(problem)
             if offset < self._position:
                 self.is_short = True
