@@ -113,7 +113,7 @@ async def _repeated(options: argparse.Namespace, once: Callable[[Admin], Awaitab
 
 def _note_away(options: argparse.Namespace, error: ConnectGroupError) -> None:
     if not options.json:
-        print(f"connectgroup: {options.names.in_error(error)}; asked again", file=sys.stderr, flush=True)
+        print_line(f"connectgroup: {options.names.in_error(error)}; asked again", is_error=True, flush=True)
 
 
 def checked(group: DescribedGroup) -> tuple[int, list[str]]:
