@@ -487,7 +487,7 @@ SEALED = {
     "transforms.picky.predicate": "sealed",
     "predicates": "sealed",
     "predicates.sealed.type": f"{TEST_PLUGIN}$Sealed",
-    "predicates.sealed.seal": "not to be told",
+    "predicates.sealed.seal": "kept in a drawer",
 }
 
 
