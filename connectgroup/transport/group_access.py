@@ -334,7 +334,7 @@ class AuthorizedHandler:
         def about(*groups: Any) -> Any:
             return replace(cast(Any, request), **{several.asked: groups})
 
-        # A denied group is told as a request about this one: the audit log has a line for each.
+        # The audit log has a line for each denied group: each is checked as a request about it alone.
         denials = {each: self._denial_of(about(each), group_of(each)) for each in asked}
         permitted = [each for each in asked if not denials[each]]
         responses: list[Any] = []

@@ -347,7 +347,7 @@ def test_numpy_is_imported_for_columns_only() -> None:
 
 
 def test_assignment_to_strangers_is_refused_in_time_linear_in_their_number() -> None:
-    """An Install may name 10,000: the coordinator served nobody else for many seconds."""
+    """An Install may name 10,000: the coordinator served no other request for many seconds."""
     given: list[tuple[str, tuple[Unit, ...]]] = [(f"m{number}", ()) for number in range(8_000)]
     began = time.process_time()
     violation = first_violation(given, members=("m0",), units=units("a"))
