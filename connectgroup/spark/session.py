@@ -15,6 +15,8 @@ import json
 import logging
 import os
 import shlex
+import signal
+import subprocess
 import sys
 import threading
 import time
@@ -31,6 +33,7 @@ from .java import cache_directory, ensure_java, find_java, make_script
 from .remote import QUERY_LOGGERS, answers, is_remote
 
 if TYPE_CHECKING:
+    from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
 MASTER: Final = "CONNECTGROUP_SPARK_MASTER"
@@ -59,6 +62,11 @@ logger = logging.getLogger(__name__)
 
 _lock = threading.Lock()
 _session: SparkSession | None = None
+_starts_lock = threading.Lock()
+_starting_javas: set[subprocess.Popen[Any]] = set()
+"""Those of which ``launch_gateway`` has no gateway yet. ``_launch`` and ``_Java`` change it."""
+_is_ending = False
+"""Whether this process ends: ``end_starts`` sets it."""
 
 # --------------------------------------------------------------------------------------------------
 # The Java that a supervisor runs for all of its workers (``server``), as one of these workers sees it.
@@ -164,12 +172,11 @@ def java_alone() -> Iterator[Any]:
     """
     check_spark()
     from pyspark import SparkConf
-    from pyspark.java_gateway import launch_gateway
 
     java = find_java()
     ensure_java(java)
     conf = SparkConf(loadDefaults=False).setAll(list(settings(archive_options(java)).items()))
-    gateway: Any = launch_gateway(conf, {"start_new_session": True})  # type: ignore[no-untyped-call]
+    gateway = _launch(conf)
     try:
         yield gateway
     finally:
@@ -214,6 +221,8 @@ def kill_session(*, ends: bool = False) -> None:
     Args:
         ends: it is killed because this process ends, not because it does not respond.
     """
+    if ends:
+        end_starts()
     # Without the lock: a thread that holds it may wait for this very process.
     session = _session
     if JAVA.is_used:
@@ -226,6 +235,46 @@ def kill_session(*, ends: bool = False) -> None:
         level, why = (logging.INFO, "this process ends") if ends else (logging.ERROR, "it does not respond")
         logger.log(level, "Spark's Java process (pid %d) is killed: %s", gateway.proc.pid, why)
         gateway.proc.kill()
+
+
+def end_starts() -> None:
+    """This process ends: kill the Java that starts, and start none any more.
+
+    Java would notice the end of this process only once it has started, and not at all if the directory for temporary
+    files, in which it reports that, has been deleted meanwhile.
+    """
+    global _is_ending
+    with _starts_lock:
+        _is_ending = True
+        for java in _starting_javas:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(java.pid, signal.SIGKILL)  # with what Spark's script runs before it becomes Java
+
+
+class _Java(subprocess.Popen[Any]):
+    """The process that ``launch_gateway`` starts: its own name for it is local until Java has started."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        with _starts_lock:
+            if _is_ending:
+                raise SparkError("this process ends; allowed: the task starts again on another worker")
+            super().__init__(*arguments, **options)
+            _starting_javas.add(self)
+
+
+def _launch(conf: SparkConf) -> Any:
+    """Start a Java process; return its gateway."""
+    from pyspark import java_gateway
+
+    vars(java_gateway)["Popen"] = _Java
+    gateway: Any = None
+    try:
+        gateway = java_gateway.launch_gateway(conf, {"start_new_session": True})  # type: ignore[no-untyped-call]
+        return gateway
+    finally:
+        with _starts_lock:
+            ended = {java for java in _starting_javas if java.poll() is not None}
+            _starting_javas.difference_update(ended if gateway is None else {*ended, gateway.proc})
 
 
 def _start_in_thread() -> SparkSession:
@@ -278,7 +327,7 @@ def _started() -> SparkSession:
         PySparkLogger.getLogger(name).setLevel(logging.CRITICAL + 1)
     if java is not None:
         conf = SparkConf().setAll(list(settings(archive_options(java)).items()))
-        gateway = launch_gateway(conf, {"start_new_session": True})  # type: ignore[no-untyped-call]
+        gateway = _launch(conf)
         context = SparkContext(conf=conf, gateway=gateway)
     else:
         assert shared is not None

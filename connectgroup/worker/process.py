@@ -186,6 +186,8 @@ async def run_worker(
             task.cancel()
         await heartbeats.close()
         await control.close()
+        if spark := sys.modules.get("connectgroup.spark.session"):
+            spark.end_starts()  # that of a task, too: Java that starts needs the directory
         scratch.remove()
 
 

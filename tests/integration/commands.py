@@ -61,13 +61,13 @@ class CommandGroup:
         self._port = self.address.rpartition(":")[2]
         return program
 
-    def worker(self, name: str = "", *options: str | Path, address: str = "") -> Program:
+    def worker(
+        self, name: str = "", *options: str | Path, address: str = "", environment: Mapping[str, str] | None = None
+    ) -> Program:
         """Start a worker; without a name, it generates one; without an address, it uses that of the coordinator."""
         named = ("--name", name) if name else ()
-        scratch = ("--scratch", self.root / "scratch")
-        return Program(
-            "worker", "--group", self.name, *named, *scratch, "--coordinator", address or self.address, *options
-        )
+        words = "--scratch", self.root / "scratch", "--coordinator", address or self.address, *options
+        return Program("worker", "--group", self.name, *named, *words, environment=environment)
 
     def run(self, what: str, action: str, *arguments: str | Path | int) -> Finished:
         """Run ``connectgroup WHAT ACTION``, for this group, in this process."""

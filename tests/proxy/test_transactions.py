@@ -268,6 +268,8 @@ def test_kafka_python_transforms_in_transactions(cluster: Cluster) -> None:
         group_id=group,
         enable_auto_commit=False,
         auto_offset_reset="earliest",
+        # It may join before it knows the partitions of the topic, and asks again only after this time.
+        metadata_max_age_ms=2_000,
     )
     records: list[Any] = []
 

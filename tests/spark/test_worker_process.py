@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from connectgroup.spark.java import find_java
-from tests.integration.processes import Program, call_command, family, programs, wait as wait_for
+from tests.integration.commands import CommandGroup
+from tests.integration.processes import Program, call_command, family, marked, programs, wait as wait_for
 from tests.volume import volume
 
 from .conftest import Bench, wait
@@ -256,6 +257,22 @@ def test_rows_arrive_while_spark_starts_and_spark_goes_on_where_they_end(tmp_pat
         wait_for("rows that Spark reads", lambda: all(len(rows(table)) >= 400 for table in sources), up.output)
         assert are(range(400))
         assert "FAILED" not in "\n".join(up.lines)
+
+
+@pytest.mark.processes
+def test_worker_that_is_stopped_while_its_java_starts_leaves_no_process(tmp_path: Path) -> None:
+    """Its task runs without Java. Java that went on starting held the worker's output open, and did not end at all
+    when it found that the worker's directory was deleted."""
+    home, _ = java_that_waits(tmp_path / "java")
+    sink = {"sink": "jsonl", "sink.path": str(tmp_path / "out")}
+    with CommandGroup(tmp_path, tasks=1) as group:
+        group.put_config("c", {"connector.class": "pipeline", "source": "datagen", **sink})
+        with marked(), group.worker("w", environment={"JAVA_HOME": str(home)}) as worker:
+            wait_for("rows", lambda: [*(tmp_path / "out").glob("*.jsonl")], worker.output)
+            wait_for("Java", lambda: any(f"{home}/bin/java" in each for each in programs(worker.pid).values()))
+            worker.signal(signal.SIGTERM)
+            assert worker.ended() == 0, worker.output()
+            assert "Traceback" not in worker.output()
 
 
 @pytest.mark.processes
