@@ -64,7 +64,7 @@ _lock = threading.Lock()
 _session: SparkSession | None = None
 _starts_lock = threading.Lock()
 _starting_javas: set[subprocess.Popen[Any]] = set()
-"""Those of which ``launch_gateway`` has no gateway yet. ``_launch`` and ``_Java`` change it."""
+"""Those of which ``launch_gateway`` has no gateway yet. ``_launch`` and ``_JavaProcess`` change it."""
 _is_ending = False
 """Whether this process ends: ``end_starts`` sets it."""
 
@@ -251,7 +251,7 @@ def end_starts() -> None:
                 os.killpg(java.pid, signal.SIGKILL)  # with what Spark's script runs before it becomes Java
 
 
-class _Java(subprocess.Popen[Any]):
+class _JavaProcess(subprocess.Popen[Any]):
     """The process that ``launch_gateway`` starts: its own name for it is local until Java has started."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -266,7 +266,7 @@ def _launch(conf: SparkConf) -> Any:
     """Start a Java process; return its gateway."""
     from pyspark import java_gateway
 
-    vars(java_gateway)["Popen"] = _Java
+    vars(java_gateway)["Popen"] = _JavaProcess
     gateway: Any = None
     try:
         gateway = java_gateway.launch_gateway(conf, {"start_new_session": True})  # type: ignore[no-untyped-call]

@@ -165,6 +165,7 @@ class Handshake(asyncio.Protocol):
         self._on_begin, self._on_end = on_begin, on_end
         self._early: list[bytes] = []  # what arrived although reading was paused
         self._task: asyncio.Task[None] | None = None  # the handshake
+        self._is_lost = False  # ``connection_lost`` changes it
         self.client_host, self.descriptor = "", -1
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -181,21 +182,20 @@ class Handshake(asyncio.Protocol):
     async def _run(self) -> None:
         loop, failure = asyncio.get_running_loop(), "closed: no TLS handshake"
         secured: asyncio.Transport | None = None
-        starting = loop.create_task(
-            loop.start_tls(
-                self._transport, self, self._context, server_side=True, ssl_handshake_timeout=self._deadline_s
-            )
-        )
         try:
-            await asyncio.sleep(0)  # now the bytes of the connection are for TLS
-            _shrink(self._transport.get_protocol())
-            self._pass_on()
-            secured = await starting
+            # TLS on a connection that is lost would not end, and its protocol would not hear that it is lost.
+            if not self._transport.is_closing():
+                starting = loop.start_tls(
+                    self._transport, self, self._context, server_side=True, ssl_handshake_timeout=self._deadline_s
+                )
+                loop.call_soon(self._pass_on)  # when ``start_tls`` waits, and the bytes of the connection are for TLS
+                secured = await starting
+            if self._transport.is_closing() or self._is_lost:  # it may have been lost since the handshake
+                secured, failure = None, f"{failure}: {LOST}"
         except (OSError, ssl.SSLError) as error:  # a timeout is an OSError
             failure = f"closed: no TLS handshake: {printable(reason(error) or LOST, limit=150)}"
             error.__traceback__ = None  # a reference cycle with the frame of start_tls, and the buffers
         finally:
-            starting.cancel()
             # The task has the exception, and with it this frame and the buffers of the handshake.
             self._task = None
             self._on_end(self, "" if secured is not None else failure)
@@ -210,6 +210,7 @@ class Handshake(asyncio.Protocol):
 
     def _pass_on(self) -> None:
         """Pass the bytes that have arrived before TLS was started to its protocol."""
+        _shrink(self._transport.get_protocol())
         early, self._early = b"".join(self._early), []
         protocol = cast(asyncio.BufferedProtocol, self._transport.get_protocol())  # uvloop's is none by its class
         while early:
@@ -222,6 +223,9 @@ class Handshake(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """The client's first request, which may arrive together with the end of its handshake."""
         self._early.append(data)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._is_lost = True
 
     def abort(self) -> None:
         """Close immediately."""

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import socket
 import ssl
+import struct
+import time
 import tracemalloc
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
+from connectgroup.cli.command import new_event_loop
 from connectgroup.config.access import AccessConfig
 from connectgroup.config.base import checked
 from connectgroup.coordinator.runtime import Coordinator
@@ -26,6 +30,7 @@ from connectgroup.protocol.messages.describe import DescribeResponse
 from connectgroup.protocol.messages.heartbeat import HeartbeatAssignment, HeartbeatRequest, HeartbeatResponse
 from connectgroup.sasl import Authenticator
 from connectgroup.testing.contracts.transport import ScriptedHandler, beat, message_of
+from connectgroup.transport.acceptor import Acceptor, Handshake, bind
 from connectgroup.transport.access import Access, Certificate, Security, server_tls
 from connectgroup.transport.credentials import Credentials
 from connectgroup.transport.limits import Limits
@@ -243,6 +248,81 @@ async def test_connection_over_tls_takes_little_memory(certificates: Path) -> No
         tracemalloc.stop()
         await server.close()
     assert (after - before) / count < limit_kib * 1024
+
+
+class Served(asyncio.Protocol):
+    """The protocol of a connection after its handshake."""
+
+    def __init__(self, open_: set[asyncio.Protocol], begun: list[str]) -> None:
+        self._open, self._begun = open_, begun
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._open.add(self)
+        self._begun.append("served")
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._open.discard(self)
+
+
+@pytest.mark.parametrize("is_reset", [False, True])
+@pytest.mark.parametrize("sent", ["nothing", "hello", "all"])
+@pytest.mark.parametrize("library", ["asyncio", "uvloop"])
+def test_client_that_is_lost_at_any_moment_of_its_handshake_leaves_nothing(
+    certificates: Path, library: Literal["asyncio", "uvloop"], sent: str, is_reset: bool
+) -> None:
+    """The server is busy, and reads the last bytes of the client and its end in one turn of the event loop."""
+    pytest.importorskip(library, reason=f"{library} is not installed")
+    context = server_tls("tls_cert", certificates / "server.pem", certificates / "server.key")
+    trusting = ssl.create_default_context(cafile=str(certificates / "server.pem"))
+    open_: set[asyncio.Protocol] = set()
+    begun: list[str] = []
+    ended: list[str] = []
+    errors: list[dict[str, Any]] = []
+    clients = 40
+
+    def begin(_: Handshake) -> bool:
+        begun.append("handshake")
+        return True
+
+    def connect(port: int) -> None:
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        client = trusting.wrap_bio(incoming, outgoing, server_hostname="localhost")
+        with socket.create_connection(("127.0.0.1", port)) as connected:
+            while sent != "nothing":
+                with suppress(ssl.SSLWantReadError):
+                    client.do_handshake()
+                connected.sendall(outgoing.read())
+                if sent == "hello" or client.version() is not None:
+                    break
+                incoming.write(connected.recv(1 << 16))
+            if is_reset:
+                connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+    async def serve() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, error: errors.append(error))
+        (listening,) = bind(["127.0.0.1"], 0)
+        acceptor = Acceptor(
+            [listening],
+            lambda: Handshake(context, 30, lambda: Served(open_, begun), begin, lambda _, why: ended.append(why)),
+        )
+        acceptor.start()
+        port = listening.getsockname()[1]
+        done = asyncio.gather(*(asyncio.to_thread(connect, port) for _ in range(clients)))
+        while not done.done() or len(ended) < clients or open_:
+            time.sleep(0.003)  # noqa: ASYNC251 busy
+            await asyncio.sleep(0)
+        await done
+        acceptor.close()
+
+    async def in_time() -> None:
+        await asyncio.wait_for(serve(), 60)
+
+    with asyncio.Runner(loop_factory=new_event_loop(library)) as runner:
+        runner.run(in_time())
+    assert errors == []
+    assert begun.count("handshake") == len(ended) == clients
+    assert begun.count("served") == ended.count("")
 
 
 async def test_message_larger_than_the_buffer_of_a_connection_passes_both_ways(certificates: Path) -> None:
