@@ -163,12 +163,12 @@ class Program:
     def signal(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
 
-    def ended(self) -> int:
+    def ended(self, patience_s: float = PATIENCE_S) -> int:
         """Wait for its end; return the exit code."""
         try:
-            code = self._process.wait(PATIENCE_S)
+            code = self._process.wait(patience_s)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"{self.arguments}: still runs after {PATIENCE_S:g} s\n{self.output()}") from None
+            raise AssertionError(f"{self.arguments}: still runs after {patience_s:g} s\n{self.output()}") from None
         self._reader.join(PATIENCE_S)
         return code
 

@@ -256,6 +256,7 @@ def test_tasks_run_on_when_the_owner_is_cut_off_from_the_database(tmp_path: Path
         assert not any(failovers.check().values()), failovers.output()
 
 
+@pytest.mark.timeout(500)
 @ci_only("two Spark sessions, a minute of processor time; the tests above have the fail-overs under idle tasks")
 def test_example_counts_every_row_of_a_pipeline_through_failovers(tmp_path: Path) -> None:
     try:
@@ -264,6 +265,6 @@ def test_example_counts_every_row_of_a_pipeline_through_failovers(tmp_path: Path
         pytest.skip(str(missing))
     words = "--workers", "2", "--kills", "2", "--data", str(tmp_path / "data")
     with Program(EXAMPLE, *words, command=[sys.executable]) as example:
-        assert example.ended() == 0, example.output()
+        assert example.ended(400) == 0, example.output()
         assert example.line_with("no task was moved or started again")
         assert example.line_with(" rows: 0 missing, 0 doubled")

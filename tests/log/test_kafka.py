@@ -11,6 +11,7 @@ import subprocess
 import time
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -373,7 +374,8 @@ async def test_fence_decides_who_may_write_and_not_the_lease(broker: Broker) -> 
             seen = await other.look("p", "b:1")
             taken = await other.take(seen, holder="p:1", address="b:1", lease_ms=1_000, epochs=1)
         assert taken == (first.epoch + 1, 1)
-        with pytest.raises(LogFenced, match="another coordinator has opened it"):
+        # LogFenced; or, if its renewal has met the fence first, an unknown outcome.
+        with pytest.raises(LogError, match="another coordinator has opened it"):
             await first.append([member("b")])
         rows, _ = await other.read(None)
         assert [row[5] for row in rows] == [b"a"]
@@ -705,10 +707,15 @@ async def test_log_goes_on_after_a_restart_of_the_broker(broker: Broker) -> None
     with pytest.raises(LogError, match="allowed: the address of a running Kafka broker"):
         await log.connect()
     await asyncio.to_thread(broker.start)
-    await log.stand_by()
-    async with opened(log):
-        assert (await contents(log))[:1] == [member("a")]
-        await log.append([member("c")])
+    async with asyncio.timeout(120):
+        while True:  # as a coordinator does: the broker may still have to read its transactions
+            await log.stand_by()
+            with suppress(LogError):
+                await log.open()
+                break
+    assert (await contents(log))[:1] == [member("a")]
+    await log.append([member("c")])
+    await log.close()
 
 
 async def test_batches_of_a_killed_process_are_whole_and_all_that_it_acknowledged(broker: Broker) -> None:

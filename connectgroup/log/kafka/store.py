@@ -382,7 +382,7 @@ class KafkaStore(LeasedStore):
                 ),
                 logger=client_logger,
             )
-            producer.init_transactions(CALL_S)
+            _fence(producer)
         try:
             end = topic.end_without_open_transactions(HANGING_S)
         except OpenTransactionError:
@@ -645,6 +645,21 @@ class _Owner:
             with suppress(Exception):  # such as the fatal error because of which it is dropped
                 producer.purge()
                 producer.flush(0)
+
+
+def _fence(producer: Any) -> None:
+    """Fence all earlier producers; a broker that was just started may have to read its transactions first."""
+    from confluent_kafka import KafkaException
+
+    give_up_s = time.monotonic() + CALL_S
+    while True:
+        try:
+            producer.init_transactions(max(0.1, give_up_s - time.monotonic()))
+            return
+        except KafkaException as error:
+            if not error.args[0].retriable() or time.monotonic() >= give_up_s:
+                raise
+        time.sleep(0.1)
 
 
 def _abort_hanging(topic: Topic, producer: Any) -> None:
