@@ -299,6 +299,10 @@ class BrokerRelay(asyncio.Protocol):
             self._connecting.cancel()
         if self._transport is not None:
             self._transport.abort()
+        # Nobody waits for the responses any more: the client's connection counts until it has all of them.
+        pending, self._pending = self._pending, deque()
+        for request in pending:
+            request.respond(None)
 
     # ---- from the broker
 
@@ -317,6 +321,8 @@ class BrokerRelay(asyncio.Protocol):
         self._on_writable()
 
     def data_received(self, data: bytes) -> None:
+        if self._closed:
+            return
         try:
             for response in self._frames.feed(data):
                 self._on_response(response)
@@ -357,9 +363,7 @@ class BrokerRelay(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._choked = False
-        if self._closed:
-            self._pending.clear()
-        elif self._pending:
+        if self._pending:
             # Without pending requests the broker may have closed an idle connection.
             self._fail(f"broker {self._broker.address}: connection lost")
 

@@ -379,6 +379,30 @@ async def test_connection_limit_applies_to_clients_of_the_proxy() -> None:
         assert broker.received == []
 
 
+@pytest.mark.parametrize("is_sent", [True, False])
+async def test_client_that_leaves_while_its_request_is_forwarded_leaves_its_place_to_others(is_sent: bool) -> None:
+    """A consumer's Fetch waits at the broker nearly all the time. In the end the proxy refused every client."""
+    async with proxying(max_connections=1) as (broker, proxy):
+        waits = asyncio.Event()
+
+        async def never_connected(protocol: asyncio.Protocol) -> float:
+            waits.set()
+            return await asyncio.Future[float]()
+
+        if is_sent:
+            broker.gate.clear()
+        else:
+            proxy.broker.connect = never_connected  # type: ignore[method-assign]
+        async with client(proxy) as peer:
+            peer.send(fetch(1))
+            await (broker.until_received(1) if is_sent else waits.wait())
+        async with asyncio.timeout(60):
+            refused = True
+            while refused:
+                async with client(proxy) as another:
+                    refused = (await another.ask(join(), JOIN_GROUP, 3)).error_code != 0
+
+
 async def test_unreachable_broker_is_an_error_at_the_start() -> None:
     broker = SmallBroker()
     await broker.start()
