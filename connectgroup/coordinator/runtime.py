@@ -168,8 +168,8 @@ class Coordinator:
         self._started = True
         self._since_ms = self._wall_clock_ms()
         self._clock_s = asyncio.get_running_loop().time
-        await self._consumers.start(self.shard)
         try:
+            await self._consumers.start(self.shard)
             await self.shard.start()
         except BaseException:
             await self._consumers.close()

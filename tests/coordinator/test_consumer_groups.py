@@ -70,7 +70,7 @@ from connectgroup.protocol.messages.offsets import (
     TopicCommit,
 )
 from connectgroup.protocol.records.consumer import TopicMetadata
-from connectgroup.topics import StaticTopics, Topics, topic_id
+from connectgroup.topics import BrokerTopics, StaticTopics, Topics, topic_id
 from connectgroup.transport.tcp_client import TcpClient
 from connectgroup.transport.tcp_server import TcpServer
 from tests.distribution import make_distribution
@@ -618,3 +618,16 @@ async def test_offsets_are_fetched_and_committed_without_the_broker() -> None:
     async with serving(Unreachable({"foo": 1})) as coordinator:
         await coordinator.handle(COMMIT, client_host="h")
         assert await offsets_of(coordinator) == {0: 7}
+
+
+async def test_coordinator_that_cannot_read_the_topics_at_its_start_leaves_nothing_that_runs() -> None:
+    """One of several that share a log tries again every half second, for as long as the brokers are away."""
+
+    async def read() -> Topics:
+        raise OSError("no broker")
+
+    before = asyncio.all_tasks()
+    consumers = ConsumerGroups(BrokerTopics("broker:9092", read=read))
+    with pytest.raises(ConfigError, match="no broker"):
+        await Coordinator(MemoryLog(), GroupSettings(), consumers=consumers).start()
+    assert asyncio.all_tasks() == before
