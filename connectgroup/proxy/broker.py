@@ -87,7 +87,7 @@ class Broker:
             except TimeoutError as error:
                 problem = TransportError(f"broker {self.address}: no connection in {CONNECT_TIMEOUT_S:g} s")
                 problem.__cause__ = error
-            except OSError as error:
+            except (OSError, ValueError, OverflowError) as error:  # the host is not a name, or the port no port
                 problem = TransportError(f"broker {self.address}: cannot connect: {reason(error)}")
                 problem.__cause__ = error
             except TransportError as error:

@@ -412,6 +412,13 @@ async def test_unreachable_broker_is_an_error_at_the_start() -> None:
         await proxy.start()
 
 
+@pytest.mark.parametrize("host", ["a" * 64, "a..b"])
+async def test_broker_whose_host_is_not_a_name_is_an_error_at_the_start(host: str) -> None:
+    proxy = ProxyServer(ProxyConfig(broker=f"{host}:9092", port=0), topics=StaticTopics({}))
+    with pytest.raises(TransportError, match=rf"^broker {host}:9092: cannot connect: "):
+        await proxy.start()
+
+
 async def test_server_that_is_no_broker_is_an_error_at_the_start() -> None:
     server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
