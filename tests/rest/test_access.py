@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator
@@ -11,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from connectgroup.errors import ConnectorAlreadyExists
+from connectgroup.errors import ConnectorAlreadyExists, CoordinatorNotAvailable
+from connectgroup.log.base import LogNotWritable
 from connectgroup.rest.app import OPERATIONS
 from tests.consumer.inside import eventually
-from tests.coordinator.builders import GROUP, serving
+from tests.coordinator.builders import GROUP, FaultyLog, beat, serving
 
 from .conftest import Api, rest_server
 
@@ -73,13 +75,13 @@ BODIES: dict[str, Any] = {
 
 
 @asynccontextmanager
-async def ruled(tmp_path: Path, rules: str) -> AsyncIterator[Api]:
+async def ruled(tmp_path: Path, rules: str, log: FaultyLog | None = None) -> AsyncIterator[Api]:
     (tmp_path / "rules").write_text(rules)
     users = tmp_path / "users"
     users.write_text("".join(f"{user}=word\n" for user in USERS))
     users.chmod(0o600)
     files = {"users": users, "access_rules": tmp_path / "rules", "audit_log": tmp_path / "audit"}
-    async with serving() as coordinator, rest_server(coordinator, **files) as api:
+    async with serving(log) as coordinator, rest_server(coordinator, **files) as api:
         yield api
 
 
@@ -117,6 +119,27 @@ async def test_route_needs_exactly_its_operation(method: str, path: str, tmp_pat
             with contextlib.suppress(ConnectorAlreadyExists):
                 await api.admin.add_connector(GROUP, "c", {"connector.class": "idle"})
             assert await status_of(api, "none", method, concrete) == missing
+
+
+async def test_health_names_files_and_hosts_only_to_users_who_may_describe_the_group(tmp_path: Path) -> None:
+    log = FaultyLog()
+
+    async def message(api: Api, user: str) -> str:
+        response = await api.http.get("/health", auth=(user, "word"))
+        assert response.status_code == 500
+        return str(response.json()["message"])
+
+    async with ruled(tmp_path, f"allow describe describe group {GROUP}", log) as api:
+        await api.admin.add_connector(GROUP, "c", {"connector.class": "idle"})
+        log.full = LogNotWritable("/data/log: no space left")
+        joined: Any = await api.coordinator.handle(beat("w"), client_host="")
+        assert joined.error_code == CoordinatorNotAvailable.code
+        assert (await message(api, "describe")).endswith("takes no writes: /data/log: no space left")
+        assert (await message(api, "none")).endswith("takes no writes")
+        await api.coordinator.close()
+        full, plain = await asyncio.gather(message(api, "describe"), message(api, "none"))
+        assert full.endswith("the coordinator is closing")
+        assert plain == "the coordinator does not serve the group"
 
 
 async def test_lists_have_what_may_be_described(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from ...errors import ConnectGroupError, GroupIdNotFound
+from ...transport.access_rules import AccessOperation, Resource
+from ...transport.group_access import RequiredAccess
 from ..access import EVERYTHING, NOTHING
 from ..errors import RestError
 from ..operations import ANY, TEXT, Operation, shape
@@ -24,15 +26,22 @@ async def server_info(request: Request) -> Response:
 async def health(request: Request) -> Response:
     """Healthy if the coordinator answers, and its log takes writes."""
     context = request.app.state.context
+    problem = detailed = ""
     try:
         group = await context.admin.describe(context.group_id, connectors=(), connectors_only=True)
+        if group.log_error:
+            problem, detailed = NO_WRITES, f"{NO_WRITES}: {group.log_error}"
     except GroupIdNotFound:
-        group = None  # created with its first connector or worker
+        pass  # created with its first connector or worker
     except ConnectGroupError as error:
-        return JSONResponse({"status": "unhealthy", "message": str(error)}, 500)
-    if group is not None and group.log_error:
-        return JSONResponse({"status": "unhealthy", "message": f"{NO_WRITES}: {group.log_error}"}, 500)
-    return JSONResponse({"status": "healthy", "message": "The coordinator responds to requests."})
+        problem, detailed = "the coordinator does not serve the group", str(error)
+    if not problem:
+        return JSONResponse({"status": "healthy", "message": "The coordinator responds to requests."})
+    # The error may name files and hosts: probes may be users who see nothing else.
+    denied = context.access.denial(
+        request.state.user, RequiredAccess(AccessOperation.DESCRIBE, Resource(context.group_id))
+    )
+    return JSONResponse({"status": "unhealthy", "message": problem if denied else detailed}, 500)
 
 
 async def openapi(request: Request) -> Response:
