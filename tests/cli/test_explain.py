@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ async def test_rebalances_name_cause_assignor_and_the_downtime_of_each_move(tmp_
         as_json = await group.groups("explain", "--json")
         task = next(line for line in done.lines if "a -> b" in line).split(":")[0].strip()
         moved = await group.groups("explain", "--task", task)
+        described = await group.groups("describe")
     joined = next(line for line in done.lines if "b joined" in line)
     assert joined.endswith("computed by a with balanced"), done.out
     assert "2 moved, maximum downtime " in joined
@@ -39,6 +41,12 @@ async def test_rebalances_name_cause_assignor_and_the_downtime_of_each_move(tmp_
     assert moved.lines[0].startswith(f"{task}: RUNNING on b since epoch ")
     assert "b joined, computed by a with balanced" in moved.lines[1]
     assert moved.lines[2].startswith("  a -> b, downtime ")
+    (described_task,) = [line for line in described.lines if line.startswith(f"  {task}: ")]
+    (explained_ms,) = re.findall(r"downtime (\d+) ms", moved.lines[2])
+    assert re.fullmatch(
+        rf"  {task}: RUNNING on b since epoch \d+, downtime {explained_ms} ms, not fenced", described_task
+    )
+    assert described.out.count("downtime") == 2, "of what moved; what has only been started has had none"
     assert CANARY not in done.out + as_json.out + moved.out
 
 
