@@ -105,16 +105,20 @@ async def put_connectors(options: argparse.Namespace) -> int:
     async with connected(options) as admin:
         if options.action != "update":
             await check_group(admin, options)
-        for connector in connectors:
-            text, version = await _put(admin, options, connector)
-            done.append({"name": connector.name, "version": version, "changed": text != UNCHANGED})
-            text = f"{text}, version {version}"
-            if not options.json:
-                _report(options, connector.name, text)
-            elif connector is connectors[-1]:
-                print_json(done[0] if len(done) == 1 else done)
-            await _note_rejection(admin, options, connector.name, connector.config, version)
-            await wait_for(admin, options, connector.name, version=version)
+        try:
+            for connector in connectors:
+                text, version = await _put(admin, options, connector)
+                done.append({"name": connector.name, "version": version, "changed": text != UNCHANGED})
+                text = f"{text}, version {version}"
+                if not options.json:
+                    _report(options, connector.name, text)
+                elif connector is connectors[-1]:
+                    print_json(done[0] if len(done) == 1 else done)
+                await _note_rejection(admin, options, connector.name, connector.config, version)
+                await wait_for(admin, options, connector.name, version=version)
+        finally:
+            if options.json and 0 < len(done) < len(connectors):
+                print_json(done)  # what is there in spite of the error, or of Ctrl-C
     return 0
 
 

@@ -324,6 +324,27 @@ async def test_nothing_is_put_if_one_of_several_connectors_is_wrong(
     assert json.loads((await command("groups", "list", "--json")).out) == []
 
 
+async def test_what_was_made_before_an_error_is_shown_also_as_json(
+    command: Command, idle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await command("connectors", "put", idle)
+    content = [{"name": name, "config": {"connector.class": "idle"}} for name in ("a", "b", "naps", "c")]
+    for more in ((), ("--json",)):
+        monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(content)))
+        done = await command("connectors", "create", "-", *more)
+        assert done.code == 4
+        assert "naps" in done.err
+        if more:
+            assert [(each["name"], each["changed"]) for each in json.loads(done.out)] == [("a", True), ("b", True)]
+        else:
+            assert [line.partition(",")[0] for line in done.out.splitlines()] == [
+                "connector a: created",
+                "connector b: created",
+            ]
+            await command("connectors", "delete", "a")
+            await command("connectors", "delete", "b")
+
+
 class Terminal(io.StringIO):
     """What a person types."""
 
