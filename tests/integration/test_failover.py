@@ -256,7 +256,6 @@ def test_tasks_run_on_when_the_owner_is_cut_off_from_the_database(tmp_path: Path
         assert not any(failovers.check().values()), failovers.output()
 
 
-@pytest.mark.timeout(500)
 @ci_only("two Spark sessions, a minute of processor time; the tests above have the fail-overs under idle tasks")
 def test_example_counts_every_row_of_a_pipeline_through_failovers(tmp_path: Path) -> None:
     try:
