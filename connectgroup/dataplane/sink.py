@@ -140,6 +140,11 @@ class Sink(ABC):
         Called before ``claim``; ``failed`` may wait for a commit, which must fail then.
         """
 
+    def report_waits(self, waits: Callable[[], None]) -> None:  # noqa: B027 (most do not wait)
+        """Receive what a sink calls now and then while a commit waits for a system that answers, but takes no rows yet:
+        the task does not stall then. Called before ``claim``.
+        """
+
     def interrupt(self) -> None:  # noqa: B027 (to do nothing is the usual case)
         """End a claim or a commit that may wait for a long time: the task is to stop, and waits for it. It fails then.
 

@@ -71,6 +71,7 @@ import org.apache.kafka.connect.runtime.errors.ProcessingContext;
 import org.apache.kafka.connect.runtime.isolation.PluginClassLoader;
 import org.apache.kafka.connect.sink.ErrantRecordReporter;
 import org.apache.kafka.connect.sink.SinkConnector;
+import org.apache.kafka.connect.sink.SinkConnectorContext;
 import org.apache.kafka.connect.sink.SinkRecord;
 import org.apache.kafka.connect.sink.SinkTask;
 import org.apache.kafka.connect.sink.SinkTaskContext;
@@ -317,6 +318,15 @@ class Json {
       throw new RuntimeException(error);
     }
   }
+
+  /** As it comes back after a restart: numbers that are integers are of type Long. */
+  static Map copy(Map value) {
+    try {
+      return (Map) MAPPER.readValue(text(value), LinkedHashMap.class);
+    } catch (IOException error) {
+      throw new RuntimeException(error);
+    }
+  }
 }
 
 class Watchdog extends Thread {
@@ -388,7 +398,7 @@ class Offsets implements OffsetStorageReader {
 
   public synchronized Map offset(Map partition) {
     Map found = (Map) byPartition.get(Json.text(partition));
-    return found == null ? null : new HashMap(found);
+    return found == null ? null : Json.copy(found);
   }
 
   public synchronized Map offsets(Collection partitions) {
@@ -403,7 +413,7 @@ class Offsets implements OffsetStorageReader {
 }
 
 /** A plug-in's connector, which makes the configurations of its tasks. Python calls it from one thread at a time. */
-public class ConnectorRun implements SourceConnectorContext {
+public class ConnectorRun implements SourceConnectorContext, SinkConnectorContext {
   private final Connector connector;
   private final ClassLoader loader;
   private final Map config;
@@ -768,7 +778,8 @@ public class SourceRun implements SourceTaskContext, Runnable {
         try {
           records = task.poll();
           pause = 100;
-        } catch (RetriableException error) {
+        } catch (Exception error) {
+          if (!isRetriable(error)) throw error;
           synchronized (lock) {
             retried = Plugins.describe(error);
             if (stopping || expired) return;
@@ -804,6 +815,11 @@ public class SourceRun implements SourceTaskContext, Runnable {
       }
       plugins.forget(this);
     }
+  }
+
+  /** As in Kafka Connect, also an error of Kafka's clients, such as a TimeoutException. */
+  private static boolean isRetriable(Exception error) {
+    return error instanceof RetriableException || error instanceof org.apache.kafka.common.errors.RetriableException;
   }
 
   /** Add records to what can be taken: whole transactions. The lock is held. */
@@ -1163,6 +1179,8 @@ public class SinkRun implements SinkTaskContext {
   private final Set assigned = new HashSet();
   private final Set paused = new HashSet();
   private final Map rewinds = new HashMap();
+  /** What preCommit has returned and commit has not: topic partition to offset. */
+  private final Map durable = new HashMap();
   private long retryMs = -1;
   private volatile boolean stopping;
   private volatile boolean interrupted;
@@ -1170,6 +1188,7 @@ public class SinkRun implements SinkTaskContext {
   private long calls;
   private volatile boolean wasCut;
   private volatile boolean wantsCommit;
+  private volatile String waiting;
   private volatile Thread caller;
   private boolean isInitialized;
   /** Null: errors are not tolerated. */
@@ -1238,16 +1257,30 @@ public class SinkRun implements SinkTaskContext {
     }
   }
 
-  /** Where the plug-in has wanted to go on since the last call (context.offset). */
+  /** Where the plug-in has wanted to go on since the last call (context.offset), if it is not there. */
   public String rewound() {
-    Map wanted = new HashMap(rewinds);
+    Map wanted = moves();
     rewinds.clear();
     Iterator moved = wanted.entrySet().iterator();
     while (moved.hasNext()) {
       Map.Entry entry = (Map.Entry) moved.next();
       current.put(entry.getKey(), new OffsetAndMetadata(((Long) entry.getValue()).longValue()));
+      durable.remove(entry.getKey());
     }
     return offsets(wanted);
+  }
+
+  private Map moves() {
+    Map found = new HashMap();
+    Iterator each = rewinds.entrySet().iterator();
+    while (each.hasNext()) {
+      Map.Entry entry = (Map.Entry) each.next();
+      Long at = (Long) entry.getValue();
+      OffsetAndMetadata reached = (OffsetAndMetadata) current.get(entry.getKey());
+      if (at == null || !assigned.contains(entry.getKey())) continue;
+      if (reached == null || reached.offset() != at.longValue()) found.put(entry.getKey(), at);
+    }
+    return found;
   }
 
   /** Hand over the rows of a file: topic, partition, offset, timestamp, key, value, headers. Returns how many. */
@@ -1380,7 +1413,9 @@ public class SinkRun implements SinkTaskContext {
   private void deliver(List records) throws Exception {
     List ready = records;
     long pause = 100;
+    int rounds = 0;
     boolean isRepeated = false;
+    waiting = null;
     while (true) {
       // The records of a commit that was under way, but not yet here, are put once.
       if (stopping || interrupted && isRepeated) throw new IllegalStateException("the task stops");
@@ -1399,10 +1434,15 @@ public class SinkRun implements SinkTaskContext {
         checkWhole();
         if (later.isEmpty()) return;
         ready = later;
+        waiting = "";
+        rounds++;
+        // As in Kafka Connect, commits go on: the plug-in may resume when it has written what it holds.
+        if (wantsCommit || rounds % 20 == 0) ask();
         pause(50);
       } catch (RetriableException error) {
+        waiting = Plugins.describe(error);
         // Exactly the same records again, and no later ones before them.
-        pause(retryMs >= 0 ? retryMs : pause);
+        pause(retryMs > 0 ? retryMs : pause);
         pause = Math.min(2 * pause, 10000);
       }
     }
@@ -1456,6 +1496,16 @@ public class SinkRun implements SinkTaskContext {
     return letters == null ? "[]" : Json.text(letters.taken());
   }
 
+  /**
+   * Why the plug-in does not go on, if it has said so since the last call (null: it has not): its error, after which put
+   * is called again, or an empty text while it has paused the partitions of the records.
+   */
+  public String waiting() {
+    String text = waiting;
+    waiting = null;
+    return text;
+  }
+
   /** Give the plug-in a chance to write what it holds, and ask up to where its records are durable. */
   public String commit(boolean isIdle) throws Exception {
     enter();
@@ -1464,26 +1514,33 @@ public class SinkRun implements SinkTaskContext {
       try {
         if (isIdle) task.put(new ArrayList());
       } catch (RetriableException error) {
+        waiting = Plugins.describe(error);
         return "[]"; // it holds what it has, and is asked again
       }
-      wantsCommit = false;
-      Map durable = task.preCommit(new HashMap(current));
-      checkWhole();
-      Map found = new HashMap();
-      if (durable != null) {
-        Iterator each = durable.entrySet().iterator();
-        while (each.hasNext()) {
-          Map.Entry entry = (Map.Entry) each.next();
-          OffsetAndMetadata reached = (OffsetAndMetadata) current.get(entry.getKey());
-          OffsetAndMetadata wanted = (OffsetAndMetadata) entry.getValue();
-          // As in Kafka Connect: what the plug-in has not got is not durable, whatever it says.
-          if (reached == null || wanted == null || wanted.offset() > reached.offset()) continue;
-          found.put(entry.getKey(), Long.valueOf(wanted.offset()));
-        }
-      }
-      return offsets(found);
+      if (moves().isEmpty()) ask();
+      // What it wants to get again is not durable, whatever it says.
+      if (!moves().isEmpty()) return "[]";
+      String text = offsets(durable);
+      durable.clear();
+      return text;
     } finally {
       leave();
+    }
+  }
+
+  private void ask() {
+    wantsCommit = false;
+    Map said = task.preCommit(new HashMap(current));
+    checkWhole();
+    if (said == null) return;
+    Iterator each = said.entrySet().iterator();
+    while (each.hasNext()) {
+      Map.Entry entry = (Map.Entry) each.next();
+      OffsetAndMetadata reached = (OffsetAndMetadata) current.get(entry.getKey());
+      OffsetAndMetadata wanted = (OffsetAndMetadata) entry.getValue();
+      // As in Kafka Connect: what the plug-in has not got is not durable, whatever it says.
+      if (reached == null || wanted == null || wanted.offset() > reached.offset()) continue;
+      durable.put(entry.getKey(), Long.valueOf(wanted.offset()));
     }
   }
 
@@ -1525,6 +1582,17 @@ public class SinkRun implements SinkTaskContext {
       }
     } finally {
       TransformStep.closeAll(transforms);
+      close(keys);
+      close(values);
+      close(headers);
+    }
+  }
+
+  private static void close(Closeable converter) {
+    try {
+      converter.close();
+    } catch (Throwable error) {
+      // The task ends anyway.
     }
   }
 
@@ -1539,10 +1607,6 @@ public class SinkRun implements SinkTaskContext {
     Thread.interrupted();
     caller = null;
     notifyAll();
-  }
-
-  public boolean wantsCommit() {
-    return wantsCommit;
   }
 
   public Map configs() {

@@ -623,12 +623,25 @@ class JavaSinkTask:
         text = _offsets_text(positions)
         return _offsets(self._in_plugin(lambda: self._task.open(text)))
 
-    def put(self, path: Path) -> None:
-        """Hand over the records of a file."""
-        self._in_plugin(lambda: self._task.put(str(path)))
+    def put(self, path: Path, waits: Callable[[str], None]) -> None:
+        """Hand over the records of a file.
+
+        Args:
+            waits: called now and then while the plug-in wants to get them again, with its error, or has paused their
+                partitions, with an empty text.
+        """
+        self._in_plugin(lambda: self._task.put(str(path)), partial(self._look, waits))
+
+    def _look(self, waits: Callable[[str], None]) -> None:
+        text: str | None = None
+        with suppress(ConnectGroupError):  # of a Java that has ended: the next call has it, too
+            text = self._call(self._task.waiting)
+        if text is not None:
+            waits(message_of(self._what, text, self._secrets) if text else "")
 
     def rewound(self) -> dict[str, int]:
-        """Return the offsets at which the plug-in has wanted to go on since ``open`` or the last call."""
+        """Return the offsets at which the plug-in has wanted to go on since ``open`` or the last call, if it is not
+        there already."""
         return _offsets(self._call(self._task.rewound))
 
     def reach(self, ends: Mapping[str, int]) -> None:
@@ -636,9 +649,16 @@ class JavaSinkTask:
         text = _offsets_text(ends)
         self._call(lambda: self._task.reach(text))
 
-    def commit(self, *, is_idle: bool) -> dict[str, int]:
-        """Return the offsets up to which records are durable; while there are no records, let the plug-in work."""
-        return _offsets(self._in_plugin(lambda: self._task.commit(is_idle)))
+    def commit(self, waits: Callable[[str], None], *, is_idle: bool) -> dict[str, int]:
+        """Return the offsets up to which records are durable; while there are no records, let the plug-in work.
+
+        Args:
+            waits: as that of ``put``.
+        """
+        found = _offsets(self._in_plugin(lambda: self._task.commit(is_idle)))
+        if is_idle:
+            self._look(waits)
+        return found
 
     def letters(self) -> list[dict[str, Any]]:
         """Return the dead letters since the last call, without connector and task. Those of the records up to the
@@ -658,9 +678,12 @@ class JavaSinkTask:
         self._interrupted.set()  # a call that does not return is waited for no longer
         return not self._runtime.is_alive() or bool(self._call(lambda: self._task.stop(STOP_BOUND_MS)))
 
-    def _in_plugin(self, call: Callable[[], T]) -> T:
+    def _in_plugin(self, call: Callable[[], T], look: Callable[[], None] = lambda: None) -> T:
         """Call the plug-in in a thread of its own. Some calls cannot be interrupted in Java, such as one that waits for
         the other end of a connection; the task stops nevertheless.
+
+        Args:
+            look: called every ``_LOOK_S`` until the call returns or the task is to stop.
 
         Raises:
             SinkError: the plug-in has thrown, or the task is to stop and the call does not return.
@@ -669,6 +692,8 @@ class JavaSinkTask:
         def wait(thread: threading.Thread) -> None:
             while thread.is_alive() and not self._interrupted.is_set():
                 thread.join(_LOOK_S)
+                if thread.is_alive():
+                    look()
             thread.join(STOP_BOUND_MS / 1000)
 
         try:

@@ -206,6 +206,7 @@ class SparkTask(Task):
                 source = source.tolerant().with_places()
                 sink.open_dead_letters(self._pipeline.dead_letters)
             sink.report_failures(self._commit_failed)
+            sink.report_waits(self._context.polled)
             self._opened = sink
             if self._start_is_interrupted:
                 sink.interrupt()

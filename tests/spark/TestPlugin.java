@@ -267,6 +267,14 @@ public class TestPlugin extends SourceConnector {
             if (mode.equals("poll has no memory") && polls > 1) throw new OutOfMemoryError("no heap for " + config.get("pass.word"));
             if (mode.equals("poll asserts") && polls > 1) throw new AssertionError(null, new java.io.IOException("disk " + config.get("pass.word")));
             if (mode.equals("retriable") && polls % 2 == 1) throw new RetriableException("busy");
+            if (mode.equals("retriable client") && polls % 2 == 1) throw new org.apache.kafka.common.errors.TimeoutException("busy");
+            if (mode.equals("reads its offsets") && polls > 1) {
+                Map<String, Object> known = context.offsetStorageReader().offset(partition("p0"));
+                if (known == null || (Long) known.get("n") < 7) {
+                    Thread.sleep(10);
+                    return null;
+                }
+            }
             List<SourceRecord> found = new ArrayList<>();
             int rows = Integer.parseInt(config.getOrDefault("rows", "10"));
             for (Map.Entry<String, Long> each : next.entrySet()) {
@@ -305,7 +313,7 @@ public class TestPlugin extends SourceConnector {
         }
 
         private SourceRecord record(String name, long n) {
-            Map<String, Object> offset = Collections.singletonMap("n", n + 1);
+            Map<String, Object> offset = Collections.singletonMap("n", mode.equals("reads its offsets") ? (Object) (int) (n + 1) : (Object) (n + 1));
             if (mode.equals("texts")) return new SourceRecord(partition(name), offset, "t", null, Schema.STRING_SCHEMA, name, Schema.STRING_SCHEMA, "v" + n);
             if (mode.equals("no topic")) return new SourceRecord(partition(name), offset, null, 3, Schema.STRING_SCHEMA, name, Schema.STRING_SCHEMA, "v" + n);
             if (mode.equals("odd offsets")) return odd(name, n);

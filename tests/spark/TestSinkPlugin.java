@@ -28,6 +28,7 @@ public class TestSinkPlugin extends SinkConnector {
     @Override
     public void start(Map<String, String> config) {
         this.config = config;
+        if ("connector raises".equals(config.get("mode"))) context().raiseError(new IllegalStateException("the shelf is gone"));
     }
 
     @Override
@@ -66,6 +67,13 @@ public class TestSinkPlugin extends SinkConnector {
 
     /** A converter whose texts are in capitals. */
     public static class Shouting extends StringConverter {
+        private String closes;
+
+        @Override
+        public void close() {
+            if (closes != null) Appending.note(closes, "close");
+        }
+
         @Override
         public ConfigDef config() {
             return new ConfigDef().define("whisper", ConfigDef.Type.PASSWORD, "", ConfigDef.Importance.LOW, "");
@@ -73,6 +81,7 @@ public class TestSinkPlugin extends SinkConnector {
 
         @Override
         public void configure(Map<String, ?> config, boolean isKey) {
+            closes = (String) config.get("closes");
             if (config.get("blocks") == null) return;
             Appending.note((String) config.get("blocks"), "start");
             Appending.deaf();
@@ -88,6 +97,7 @@ public class TestSinkPlugin extends SinkConnector {
         private Map<String, String> config;
         private String mode;
         private int puts;
+        private boolean waits;
         private List<SinkRecord> refused;
         private final List<SinkRecord> unreported = new ArrayList<>();
         private final List<SinkRecord> held = new ArrayList<>();
@@ -148,6 +158,7 @@ public class TestSinkPlugin extends SinkConnector {
         @Override
         public void put(Collection<SinkRecord> records) {
             if (records.isEmpty()) {
+                waits = true;
                 if (mode.equals("pauses")) context.resume(context.assignment().toArray(new TopicPartition[0]));
                 if (!held.isEmpty()) write();
                 return;
@@ -179,7 +190,7 @@ public class TestSinkPlugin extends SinkConnector {
                 note("same " + refused.equals(new ArrayList<>(records)));
                 refused = null;
             }
-            if (mode.equals("pauses") && puts == 1) context.pause(context.assignment().toArray(new TopicPartition[0]));
+            if (mode.startsWith("pauses") && puts == 1) context.pause(context.assignment().toArray(new TopicPartition[0]));
             append(records);
         }
 
@@ -189,6 +200,10 @@ public class TestSinkPlugin extends SinkConnector {
             List<SinkRecord> all = new ArrayList<>(held);
             held.clear();
             if (mode.equals("held, then dropped")) throw new IllegalStateException("connection reset");
+            if (mode.equals("held, then wanted again")) {
+                context.offset(new TopicPartition(all.get(0).topic(), 0), 0L);
+                return;
+            }
             append(all);
         }
 
@@ -232,6 +247,8 @@ public class TestSinkPlugin extends SinkConnector {
                 }
             }
             if (!held.isEmpty()) return new HashMap<>();
+            // When it has got what was there, and has written it.
+            if (mode.equals("pauses until it is durable") && waits) context.resume(context.assignment().toArray(new TopicPartition[0]));
             if (mode.equals("boasts")) {
                 Map<TopicPartition, OffsetAndMetadata> more = new HashMap<>();
                 offsets.forEach((at, offset) -> more.put(at, new OffsetAndMetadata(offset.offset() + 100)));

@@ -560,11 +560,17 @@ def letters_in(root: Path) -> list[tuple[str, str, str, str]]:
             return []
 
 
-@pytest.mark.parametrize("mode", ["retriable", "commit throws", "nulls"])
+@pytest.mark.parametrize("mode", ["retriable", "retriable client", "commit throws", "nulls"])
 def test_errors_that_kafka_connect_tolerates_are_no_errors_of_the_task(
     cluster: Cluster, tmp_path: Path, mode: str
 ) -> None:
     run = cluster.start(counting(tmp_path, mode=mode, rows="20"))
+    run.wait(lambda: rows_of(tmp_path) == every_row(1, 20))
+
+
+def test_plugin_reads_its_committed_offsets_as_after_a_restart(cluster: Cluster, tmp_path: Path) -> None:
+    """What it has given as an Integer is a Long, as in Kafka Connect."""
+    run = cluster.start(counting(tmp_path, mode="reads its offsets", rows="20"))
     run.wait(lambda: rows_of(tmp_path) == every_row(1, 20))
 
 
@@ -933,12 +939,13 @@ def test_file_stream_sink_continues_at_the_offsets_of_its_group(
     assert cluster.connector(config).offsets() == []
 
 
-@pytest.mark.parametrize("mode", ["", "retriable", "pauses"])
+@pytest.mark.parametrize("mode", ["", "retriable", "pauses", "pauses until it is durable"])
 def test_sink_task_gets_records_as_in_kafka_connect(
     cluster: Cluster, tmp_path: Path, kafka: str, topic_name: str, mode: str
 ) -> None:
     put_records(kafka, topic_name, range(5))
-    run = cluster.start(appending(tmp_path, kafka, topic_name, mode=mode))
+    # With rows that are read while the partition is paused.
+    run = cluster.start(appending(tmp_path, kafka, topic_name, mode=mode, source_max_rows_per_batch="2"))
     run.wait(lambda: sum(run.rows) == 5)
     put_records(kafka, topic_name, range(5, 8))
     run.wait(lambda: sum(run.rows) == 8)
@@ -1016,11 +1023,13 @@ def test_offsets_are_committed_up_to_what_is_durable(
 def test_converters_may_be_those_of_another_plugin(
     cluster: Cluster, tmp_path: Path, kafka: str, topic_name: str, header_converter: str
 ) -> None:
-    """And Kafka's own have simple names, as in Kafka Connect. Passwords among their settings are named."""
+    """And Kafka's own have simple names, as in Kafka Connect. Passwords among their settings are named. They are closed
+    with the task."""
     config = appending(tmp_path, kafka, topic_name, file=str(tmp_path / "lines.txt")) | {
         "connector.class": "FileStreamSink",
         "key.converter": "StringConverter",
         "value.converter": "tests.TestSinkPlugin$Shouting",
+        "value.converter.closes": str(tmp_path / "closed.txt"),
         "header.converter": header_converter,
     }
     connector = cluster.connector(config)
@@ -1031,6 +1040,7 @@ def test_converters_may_be_those_of_another_plugin(
     run.wait(lambda: sum(run.rows) == 2)
     run.task.stop()
     assert (tmp_path / "lines.txt").read_text() == "A\nB\n"
+    assert (tmp_path / "closed.txt").read_text() == "close\n"
 
 
 @pytest.mark.parametrize("setting", ["key.converter", "value.converter", "header.converter"])
@@ -1100,6 +1110,14 @@ def test_partition_without_a_new_record_begins_at_its_end_once(cluster: Cluster,
     assert [line for line in records_in(tmp_path) if line.startswith("0 ")] == ["0 5 k6 {n=6}"]
 
 
+def test_sink_connector_reports_its_error(cluster: Cluster, tmp_path: Path, kafka: str, topic_name: str) -> None:
+    """With the context that Kafka Connect gives the connector of a sink."""
+    connector = cluster.connector(appending(tmp_path, kafka, topic_name, mode="connector raises"))
+    connector.task_configs(1)
+    with pytest.raises(SourceError, match=r"IllegalStateException: the shelf is gone \(at tests\."):
+        connector.task_configs(1)
+
+
 def test_what_a_sink_plugin_throws_is_the_error_of_its_task(
     cluster: Cluster, tmp_path: Path, kafka: str, topic_name: str
 ) -> None:
@@ -1155,7 +1173,12 @@ def test_start_of_a_sink_plugin_that_blocks_ends_when_its_task_is_to_stop(
 
 
 def test_sink_plugin_that_fails_while_there_are_no_records_gets_again_what_it_has_dropped(
-    cluster: Cluster, tmp_path: Path, kafka: str, topic_name: str, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster,
+    tmp_path: Path,
+    kafka: str,
+    topic_name: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """In Kafka Connect the task fails, too. It must not commit what the plug-in does not have any more."""
     monkeypatch.setattr("connectgroup.spark.sinks.connect.IDLE_S", 0.05)
@@ -1166,7 +1189,37 @@ def test_sink_plugin_that_fails_while_there_are_no_records_gets_again_what_it_ha
     assert group_offsets(kafka, topic_name) == [-1001], "nothing is committed"
     again = cluster.start(appending(tmp_path, kafka, topic_name, mode="held, then busy"), epoch=2)
     again.wait(lambda: group_offsets(kafka, topic_name) == [5])
+    assert f"puts again after {TEST_SINK}: org.apache.kafka.connect.errors.RetriableException: busy" in caplog.text
     assert records_in(tmp_path) == [f"0 {n} k{n} {{n={n}}}" for n in range(5)]
+
+
+def test_records_that_a_sink_plugin_wants_again_while_there_are_no_others_are_put_again(
+    cluster: Cluster, tmp_path: Path, kafka: str, topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a plug-in does that could not write what it held. Their offsets must not be committed meanwhile."""
+    monkeypatch.setattr("connectgroup.spark.sinks.connect.IDLE_S", 0.05)
+    put_records(kafka, topic_name, range(5))
+    run = cluster.start(appending(tmp_path, kafka, topic_name, mode="held, then wanted again"))
+    assert f"goes on at {{'{topic_name}-0': 0}}; allowed: the task starts again there" in str(run.failure())
+    run.task.stop()
+    assert group_offsets(kafka, topic_name) == [0]
+    again = cluster.start(appending(tmp_path, kafka, topic_name), epoch=2)
+    again.wait(lambda: group_offsets(kafka, topic_name) == [5])
+    assert records_in(tmp_path) == [f"0 {n} k{n} {{n={n}}}" for n in range(5)]
+
+
+def test_sink_plugin_that_wants_the_same_records_again_has_not_stalled(
+    cluster: Cluster, tmp_path: Path, kafka: str, topic_name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its database may be away for an hour: its worker must not start again, with all other tasks. The log says why
+    nothing is written."""
+    put_records(kafka, topic_name, range(5))
+    run = cluster.start(appending(tmp_path, kafka, topic_name, mode="put is busy"))
+    run.wait(lambda: "put is busy" in notes(tmp_path))
+    polls = len(run.polls)
+    reason = f"puts again after {TEST_SINK}: org.apache.kafka.connect.errors.RetriableException: busy (at tests."
+    run.wait(lambda: len(run.polls) > polls + 1 and reason in caplog.text)
+    assert group_offsets(kafka, topic_name) == [-1001], "nothing is committed"
 
 
 @pytest.mark.parametrize("mode", ["put is busy", "put blocks", "put gives up", "put is deaf", "preCommit blocks"])

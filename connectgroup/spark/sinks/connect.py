@@ -14,6 +14,7 @@ import os
 import re
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -49,6 +50,8 @@ TOPICS: Final = ("topics", "topics.regex")
 IDLE_S: Final = 5.0
 """How often a plug-in that holds records is asked whether they are durable, while there are no others."""
 _REQUEST_S: Final = 30.0
+_LINE_S: Final = 30.0
+"""How often the log says that a plug-in does not take its records."""
 _COLUMNS: Final = {"key": "BINARY", "topic": "STRING", "partition": "INT", "offset": "BIGINT", "timestamp": "TIMESTAMP"}
 _REPLICATION: Final = "errors.deadletterqueue.topic.replication.factor"
 _TOKEN: Final = re.compile(r"connectgroup ([0-9]+)")
@@ -130,6 +133,8 @@ class ConnectSink(DeadLetterSink):
         self._closing = threading.Event()
         self._interrupted = threading.Event()
         self._report_failure: Callable[[BaseException], None] = lambda error: None
+        self._report_wait: Callable[[], None] = lambda: None
+        self._next_line_s = 0.0
         # These are changed under the lock. A task that has failed commits nothing any more.
         self._failure: BaseException | None = None
         self._opened: set[str] = set()
@@ -211,19 +216,10 @@ class ConnectSink(DeadLetterSink):
             try:
                 if rows.num_rows:
                     _write_records(rows, self._file)
-                    task.put(self._file)
-                # To go on at the end of this batch moves nothing.
-                ends = {each.slice: int(each.end) for each in ranges}
-                if moved := {
-                    name: at for name, at in task.rewound().items() if name in self._opened and at != ends.get(name)
-                }:
-                    # As in Kafka Connect, the group has these offsets: the plug-in gets the records from there again.
-                    self._store(moved)
-                    raise SinkError(
-                        f"{self._settings.connector_class}: goes on at {moved}; allowed: the task starts again there"
-                    )
+                    task.put(self._file, self._waits)
                 # Also without a record: partitions that have a position are not taken for new ones.
-                task.reach(ends)
+                task.reach({each.slice: int(each.end) for each in ranges})
+                self._follow(task)
                 self._letters += map(LetterRecord, dead_letters)
                 self._advance(task, is_idle=False)
                 if isinstance(dead_letters, DeadLetters):
@@ -236,6 +232,9 @@ class ConnectSink(DeadLetterSink):
 
     def report_failures(self, failed: Callable[[BaseException], None]) -> None:
         self._report_failure = failed
+
+    def report_waits(self, waits: Callable[[], None]) -> None:
+        self._report_wait = waits
 
     def interrupt(self) -> None:
         self._interrupted.set()
@@ -280,7 +279,7 @@ class ConnectSink(DeadLetterSink):
     def _advance(self, task: JavaSinkTask, *, is_idle: bool) -> None:
         """Ask the plug-in up to where its records are durable, write the dead letters, and commit the offsets."""
         try:
-            durable = task.commit(is_idle=is_idle)
+            durable = task.commit(self._waits, is_idle=is_idle)
         except SinkError as error:
             self._failure = error
             raise
@@ -291,6 +290,24 @@ class ConnectSink(DeadLetterSink):
             self._letters += reported
             self._write_letters(self._producer)
         self._store(durable)
+        self._follow(task)
+
+    def _follow(self, task: JavaSinkTask) -> None:
+        """End the task if the plug-in wants to go on elsewhere (``context.offset``): as in Kafka Connect, the group has
+        these offsets then, and the plug-in gets the records from there again."""
+        if moved := task.rewound():
+            self._failure = SinkError(
+                f"{self._settings.connector_class}: goes on at {moved}; allowed: the task starts again there"
+            )
+            self._store(moved)
+            raise self._failure
+
+    def _waits(self, error: str) -> None:
+        """The plug-in answers, but does not take the records yet: the task has not stalled."""
+        self._report_wait()
+        if error and time.monotonic() >= self._next_line_s:
+            self._next_line_s = time.monotonic() + _LINE_S
+            logger.warning("%s: puts again after %s", self._owner, error)
 
     def _write_letters(self, producer: Producer) -> None:
         where = f"Kafka {self._settings.bootstrap_servers}, topic {self._dead_letters}"
