@@ -81,6 +81,11 @@ class DeadLetterSink(Sink):
         (``reject``).
         """
 
+    def report_late(self, late: Callable[[Sequence[DeadLetter]], None]) -> None:
+        """Receive what a sink calls with dead letters of former batches that it has written without one. Called before
+        ``claim``.
+        """
+
     def commit(self, owner: Owner, ranges: Sequence[Range], rows: pa.Table) -> bool:
         return self.commit_all(owner, ranges, rows, ())
 

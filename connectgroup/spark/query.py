@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 from ..connector import Batch, Task, TaskContext
 from ..dataplane.columns import Columns
-from ..dataplane.dead_letters import DeadLetter, DeadLetterSink, check_reserved, log_dead_letters
+from ..dataplane.dead_letters import DeadLetter, DeadLetterSink, check_reserved, log_dead_letters, place_and_reason
 from ..dataplane.iterator import IteratorSource
 from ..dataplane.ownership import Owner
 from ..dataplane.polling import Polling, Triggered
@@ -205,6 +205,7 @@ class SparkTask(Task):
             if self._pipeline.dead_letters and isinstance(sink, DeadLetterSink):
                 source = source.tolerant().with_places()
                 sink.open_dead_letters(self._pipeline.dead_letters)
+                sink.report_late(self._late)
             sink.report_failures(self._commit_failed)
             sink.report_waits(self._context.polled)
             self._opened = sink
@@ -350,10 +351,19 @@ class SparkTask(Task):
 
     def committed(self, rows: int, dead_letters: Sequence[DeadLetter]) -> None:
         """Report the rows of a committed batch."""
-        if self._pipeline.logs_dead_letters:
-            log_dead_letters(self._context.unit, dead_letters, include_messages=self._pipeline.logs_records)
+        self._log(dead_letters)
         self._context.progress(rows)
         self._context.polled()
+
+    def _late(self, letters: Sequence[DeadLetter]) -> None:
+        """Report dead letters of former batches as a batch without records."""
+        last = place_and_reason(letters[-1])
+        self.measured(Batch(read=0, rows=0, dead_letters=len(letters), last_dead_letter=last, read_s=0, commit_s=0))
+        self._log(letters)
+
+    def _log(self, letters: Sequence[DeadLetter]) -> None:
+        if self._pipeline.logs_dead_letters:
+            log_dead_letters(self._context.unit, letters, include_messages=self._pipeline.logs_records)
 
     def measured(self, batch: Batch) -> None:
         """Report a batch for metrics."""

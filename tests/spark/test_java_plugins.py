@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from connectgroup.connector import Connector, PartitionOffset, Task, TaskContext
+from connectgroup.connector import Batch, Connector, PartitionOffset, Task, TaskContext
 from connectgroup.dataplane.errors import SinkError, SourceError
 from connectgroup.dataplane.java_plugins import PLUGIN_PATH
 from connectgroup.errors import ConnectGroupError, PluginError
@@ -72,6 +72,7 @@ class Cluster:
         rows: list[int] = []
         errors: list[BaseException] = []
         polls: list[None] = []
+        batches: list[Batch] = []
         context = TaskContext(
             unit=Unit("lines", task),
             owner_epoch=epoch,
@@ -79,11 +80,12 @@ class Cluster:
             scratch=self.root / f"scratch-{len(self.runs)}",
             progress=rows.append,
             failed=errors.append,
+            batch=batches.append,
             polled=lambda: polls.append(None),
         )
         made: Task = self.connector(config).task(task_config, context)
         run = Run(made, context, rows, errors)
-        run.polls = polls
+        run.polls, run.batches = polls, batches
         self.runs.append(run)
         made.start()
         return run
@@ -1318,6 +1320,31 @@ def test_records_that_a_sink_plugin_reports_are_dead_letters(
         (b"k4", None),
         (b"k5\xff", [("h", b"\x01"), ("none", None)]),
     ]
+
+
+def test_dead_letters_that_a_sink_plugin_reports_while_there_are_no_records_are_counted(
+    cluster: Cluster,
+    tmp_path: Path,
+    kafka: str,
+    topic_name: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Not only with the next batch: there may be none before the task ends."""
+    monkeypatch.setattr("connectgroup.spark.sinks.connect.IDLE_S", 0.05)
+    put_records(kafka, topic_name, range(3))
+    config = appending(tmp_path, kafka, topic_name, mode="reports when idle") | {
+        "errors.tolerance": "all",
+        "errors.deadletterqueue.topic.name": f"{topic_name}-bad",
+        "errors.deadletterqueue.topic.replication.factor": "1",
+        "errors.log.enable": "true",
+    }
+    run = cluster.start(config)
+    run.wait(lambda: sum(batch.dead_letters for batch in run.batches) == 1)
+    place = f"{topic_name}-0, offset 1"
+    assert [batch.last_dead_letter.partition(":")[0] for batch in run.batches if batch.dead_letters] == [place]
+    run.wait(lambda: f"lines-0: {place} is a dead letter (sink): " in caplog.text)
+    assert len(committed(kafka, f"{topic_name}-bad")) == 1
 
 
 def test_plugin_has_no_reporter_unless_errors_are_tolerated(

@@ -134,6 +134,7 @@ class ConnectSink(DeadLetterSink):
         self._interrupted = threading.Event()
         self._report_failure: Callable[[BaseException], None] = lambda error: None
         self._report_wait: Callable[[], None] = lambda: None
+        self._report_late: Callable[[Sequence[DeadLetter]], None] = lambda letters: None
         self._next_line_s = 0.0
         # These are changed under the lock. A task that has failed commits nothing any more.
         self._failure: BaseException | None = None
@@ -236,6 +237,9 @@ class ConnectSink(DeadLetterSink):
     def report_waits(self, waits: Callable[[], None]) -> None:
         self._report_wait = waits
 
+    def report_late(self, late: Callable[[Sequence[DeadLetter]], None]) -> None:
+        self._report_late = late
+
     def interrupt(self) -> None:
         self._interrupted.set()
         task = self._task
@@ -270,6 +274,9 @@ class ConnectSink(DeadLetterSink):
                 with self._lock:
                     if self._task is not None and self._failure is None:
                         self._advance(self._task, is_idle=True)
+                        if self._uncounted:
+                            self._report_late(tuple(self._uncounted))
+                            self._uncounted.clear()
             except Exception as error:
                 if self._failure is not None:
                     self._report_failure(error)
