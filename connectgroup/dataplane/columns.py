@@ -4,7 +4,8 @@ The list of types is closed, so that a value has the same meaning in a CSV file,
 SQLite, and so that a schema can be checked where Spark is not installed.
 
 JSON has no NaN and no infinity: they are the texts NaN, Infinity and -Infinity, as Kafka
-Connect's and Spark's writers have them, and the sources read these texts as numbers.
+Connect's and Spark's writers have them, and the sources read these texts as numbers. A FLOAT is written with the digits
+that tell it from every other one, as there: Python has it with 64 bits, and 0.1 would be 0.10000000149011612.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import base64
 import json
 import math
 import re
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Context, Decimal, InvalidOperation
@@ -284,14 +286,14 @@ def plain(value: Any) -> str:
 
 
 def as_objects(values: list[Any], kind: pa.DataType) -> list[Any]:
-    """Return values of Arrow for JSON: maps whose keys are texts as dicts. Arrow has lists of pairs; other maps stay
-    that, as Kafka Connect writes them."""
+    """Return values of Arrow for JSON: maps whose keys are texts as dicts, and numbers of 32 bits as ``shortest``.
+    Arrow has lists of pairs; other maps stay that, as Kafka Connect writes them."""
     convert = to_objects(kind)
     return values if convert is None else [convert(value) for value in values]
 
 
 def to_objects(kind: pa.DataType) -> Callable[[Any], Any] | None:
-    """Return the function that does it with a value of a type; ``None`` if its values have no maps in them."""
+    """Return the function that does it with a value of a type; ``None`` if its values stay as they are."""
     import pyarrow as pa
 
     if pa.types.is_struct(kind):
@@ -301,13 +303,38 @@ def to_objects(kind: pa.DataType) -> Callable[[Any], Any] | None:
         return lambda value: (
             None if value is None else {**value, **{name: each(value[name]) for name, each in fields.items()}}
         )
+    if pa.types.is_float32(kind):
+        return shortest
     if pa.types.is_map(kind):
-        item, pairs = to_objects(kind.item_type), dict if pa.types.is_string(kind.key_type) else list
-        if item is None:
+        name, item = to_objects(kind.key_type), to_objects(kind.item_type)
+        pairs = dict if pa.types.is_string(kind.key_type) else list
+        if name is None and item is None:
             return lambda value: None if value is None else pairs(value)
-        return lambda value: None if value is None else pairs((key, item(each)) for key, each in value)
+        name, item = name or _same, item or _same
+        return lambda value: None if value is None else pairs((name(key), item(each)) for key, each in value)
     convert = to_objects(kind.value_type) if pa.types.is_nested(kind) else None
     return convert and (lambda value: None if value is None else [convert(each) for each in value])
+
+
+def shortest(value: float | None) -> float | None:
+    """Return a number of 32 bits as the one of 64 bits whose text is the shortest that is the same 32 bits again."""
+    if value is None or not math.isfinite(value):
+        return value
+    # Six digits of a normal number are those of one number alone, so that no shorter text than the first is the same.
+    for digits in range(6 if abs(value) >= _NORMAL else 1, 10):
+        found = float(f"{value:.{digits}g}")
+        if _FLOAT.unpack(_FLOAT.pack(found))[0] == value:
+            return found
+    return value
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+_FLOAT: Final = struct.Struct("<f")
+_NORMAL: Final = 2.0**-126
+"""The smallest number of 32 bits that has all its digits."""
 
 
 def finite(value: Any) -> Any:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import ConfigError
 from ..protocol.units import printable
-from .columns import Column, Columns, json_encoder
+from .columns import Column, Columns, as_objects, json_encoder
 from .errors import SinkError
 from .ownership import Owner, Range
 from .sink import Sink
@@ -148,7 +148,7 @@ def record_of(rows: pa.Table, at: int) -> str:
     columns = {}
     for name, column in zip(rows.column_names, rows.columns, strict=True):
         try:
-            columns[name] = column[at].as_py()
+            (columns[name],) = as_objects([column[at].as_py()], column.type)
         except UnicodeDecodeError:
             value = column[at]
             data = value.as_buffer().to_pybytes() if hasattr(value, "as_buffer") else b"a text that is not UTF-8"

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import Field
 
-from ..dataplane.columns import Columns, finite, json_encoder, to_objects
+from ..dataplane.columns import Columns, finite, json_encoder, shortest, to_objects
 from ..dataplane.errors import SinkError
 from ..dataplane.settings import PluginSettings
 from ..errors import ConfigError
@@ -204,7 +204,8 @@ def headers_of(value: Any) -> list[tuple[str, bytes | str | None]]:
     Raises:
         SinkError: a header is null, or its name is, or has a null character.
     """
-    pairs = [(item["key"], item["value"]) if isinstance(item, dict) else item for item in value or ()]
+    found = value.items() if isinstance(value, dict) else value or ()
+    pairs = [(item["key"], item["value"]) if isinstance(item, dict) else item for item in found]
     if not all(pair is not None and pair[0] is not None for pair in pairs):
         raise SinkError("headers has one without a name; allowed: names that are not null")
     for name, _ in pairs:
@@ -266,7 +267,7 @@ def _payload(value: Any, kind: pa.DataType) -> Any:
         value = unscaled.to_bytes(unscaled.bit_length() // 8 + 1, "big", signed=True)
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
-    return finite(value)
+    return finite(shortest(value) if pa.types.is_float32(kind) else value)
 
 
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)

@@ -473,5 +473,6 @@ def test_json_that_the_source_hands_on_as_text_is_not_encoded_again(part: str) -
 @pytest.mark.parametrize("bad", [{"key": None, "value": b"x"}, (None, "x"), None])
 def test_header_without_a_name_is_an_error_and_no_header_called_none(bad: Any) -> None:
     assert headers_of([{"key": "a", "value": None}, ("", "x")]) == [("a", None), ("", "x")]
+    assert headers_of({"a": 0.1, "": "x"}) == [("a", "0.1"), ("", "x")]
     with pytest.raises(SinkError, match="headers has one without a name; allowed: "):
         headers_of([{"key": "a", "value": b"x"}, bad])

@@ -8,15 +8,19 @@ import math
 import multiprocessing
 import resource
 import sqlite3
+import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from hypothesis import given, settings as hypothesis_settings, strategies as st
 
-from connectgroup.dataplane.columns import from_ddl, to_arrow
+from connectgroup.dataplane.columns import from_ddl, shortest, to_arrow
+from connectgroup.dataplane.dead_letters import record_of
 from connectgroup.dataplane.errors import OffsetConflict, SinkError, TaskFenced
 from connectgroup.dataplane.offset_store import OffsetStore
 from connectgroup.dataplane.ownership import Owner, Range
@@ -29,6 +33,7 @@ from connectgroup.spark.sinks.tables import TableSinkSettings, plain_values
 from connectgroup.spark.sinks.text_files import CsvSink, JsonlSink
 from connectgroup.spark.sources.dialect import LineDialect
 from connectgroup.spark.sources.lines import LineParser
+from tests.volume import volume
 
 COLUMNS = from_ddl("a INT, b STRING")
 Open = Callable[[], Sink]
@@ -284,6 +289,55 @@ def test_json_has_no_nan_and_no_infinity(tmp_path: Path, nested: bool) -> None:
     text = text_of({"a": NAN})
     assert json.loads(str(text), parse_constant=refuse) == {"a": plain}
     assert [text_of(value) for value in NAN] == ["NaN", "Infinity", "-Infinity", "1.5", None]
+
+
+DIGITS = ["0.1", "16777216", "1e-45", "3.4028235e+38", "-0", "19.99", "7.0385307e-26"]
+"""The shortest texts of numbers of 32 bits. The last one has a shorter one, which is another number for a reader that
+makes 64 bits of it first."""
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_number_of_32_bits_is_written_with_its_own_digits(tmp_path: Path, nested: bool) -> None:
+    """As Kafka Connect's converters and Spark write it: 0.1 is not 0.10000000149011612."""
+    numbers = [float(text) for text in DIGITS]
+    kind = pa.struct({"f": pa.float32(), "l": pa.list_(pa.float32()), "m": pa.map_(pa.string(), pa.float32())})
+    values: list[Any] = [*numbers, None]
+    if nested:
+        values = [None if each is None else {"f": each, "l": [each, None], "m": [("k", each)]} for each in values]
+    table = pa.table({"a": pa.array(values, kind if nested else pa.float32()), "b": [1] * len(values)})
+    wanted = values
+    if nested:
+        wanted = [each and {**each, "m": dict(each["m"])} for each in values]
+    sink = JsonlSink(tmp_path / "out")
+    sink.claim(owner(1), every)
+    assert sink.commit(owner(1), one(0, 4), table) is True
+    sink.close()
+    (path,) = read_committed(tmp_path / "out")
+    assert repr([json.loads(line)["a"] for line in path.read_text().splitlines()]) == repr(wanted)
+    if nested:
+        assert repr([text and json.loads(text) for text in plain_values(table)["a"].to_pylist()]) == repr(wanted)
+    else:
+        parser = LineParser(columns=from_ddl("a FLOAT"), dialect=LineDialect("jsonl"))
+        assert repr(parser.rows(path.read_bytes()).column(0).to_pylist()) == repr(table["a"].to_pylist())
+    for form in ("", "json"):
+        write = encoder(pa.struct(table.schema), form, schemas=False)
+        assert repr([json.loads(write(row))["a"] for row in table.to_pylist()]) == repr(wanted)
+    assert repr([json.loads(record_of(table, at))["a"] for at in range(len(values))]) == repr(wanted)
+
+
+def test_number_of_32_bits_alone_is_a_text_with_its_own_digits() -> None:
+    write = encoder(pa.float32(), "string", schemas=False)
+    assert [write(value) for value in pa.array([0.1, math.nan, None], pa.float32()).to_pylist()] == ["0.1", "NaN", None]
+
+
+@hypothesis_settings(max_examples=volume(100, 2_000), deadline=None)
+@given(st.floats(width=32))
+def test_digits_of_a_number_of_32_bits_are_those_of_numpy(value: float) -> None:
+    found = shortest(value)
+    assert found is not None
+    as_numpy = float(str(np.float32(value)))
+    assert repr(found) == repr(as_numpy) or np.float32(as_numpy) != np.float32(value)
+    assert struct.pack("<f", found) == struct.pack("<f", value)
 
 
 def test_null_in_the_only_column_of_csv_is_an_error_and_no_blank_line(tmp_path: Path) -> None:

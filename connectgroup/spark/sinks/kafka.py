@@ -10,14 +10,14 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pydantic import Field
 
 from ...connector import LocalPath
-from ...dataplane.columns import Columns
+from ...dataplane.columns import Columns, as_objects
 from ...dataplane.dead_letters import DeadLetter, DeadLetterSink, reject, write_rows
 from ...dataplane.errors import DataPlaneError, OffsetConflict, SinkError, TaskFenced
 from ...dataplane.ownership import Owner, Range
@@ -367,7 +367,9 @@ class KafkaSink(DeadLetterSink):
         """Yield the record of each row."""
         count, settings, own = rows.num_rows, self._settings, self._metadata
         topics = rows["topic"].to_pylist() if "topic" in own else repeat(settings.topic, count)
-        found = rows["headers"].to_pylist() if "headers" in own else repeat((), count)
+        found: Iterable[Any] = repeat((), count)
+        if "headers" in own:
+            found = as_objects(rows["headers"].to_pylist(), rows.schema.field("headers").type)
         times = _milliseconds(rows["timestamp"]) if "timestamp" in own else repeat(0, count)
         partitions = rows["partition"].to_pylist() if self._keeps_partitions else repeat(None, count)
         keys = self._encoded(rows, "key", settings.key_form, settings.key_converter_schemas_enable)

@@ -8,7 +8,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ...dataplane.columns import Column, Columns, check_names, decimal_texts, decimals, plain, to_arrow
+from ...dataplane.columns import (
+    Column,
+    Columns,
+    check_names,
+    decimal_texts,
+    decimals,
+    json_encoder,
+    plain,
+    shortest,
+    to_arrow,
+)
 from ...dataplane.errors import SourceError
 from ...dataplane.real_paths import open_below
 from ...protocol.units import printable
@@ -289,12 +299,7 @@ def _texts(values: pa.Array) -> pa.Array:
         return values.cast(pa.int64()).cast(pa.string())
     if not pa.types.is_nested(kind):
         return values.cast(pa.string())
-    texts = [
-        None
-        if value is None
-        else json.dumps(_plain(value, kind), ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_text)
-        for value in values.to_pylist()
-    ]
+    texts = [None if value is None else _JSON(_plain(value, kind)) for value in values.to_pylist()]
     return pa.array(texts, pa.string())
 
 
@@ -305,7 +310,7 @@ def _plain(value: Any, kind: pa.DataType) -> Any:
     if value is None:
         return None
     if pa.types.is_map(kind):
-        found = {_key(key): _plain(item, kind.item_type) for key, item in value}
+        found = {_key(_plain(key, kind.key_type)): _plain(item, kind.item_type) for key, item in value}
         if len(found) < len(value):
             raise ValueError("a map has a key twice")
         return found
@@ -313,7 +318,7 @@ def _plain(value: Any, kind: pa.DataType) -> Any:
         return {field.name: _plain(value[field.name], field.type) for field in kind}
     if pa.types.is_nested(kind):
         return [_plain(item, kind.value_type) for item in value]
-    return value
+    return shortest(value) if pa.types.is_float32(kind) else value
 
 
 def _key(value: Any) -> str:
@@ -325,6 +330,9 @@ def _text(value: Any) -> str:
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     return str(value.isoformat()) if hasattr(value, "isoformat") else plain(value)
+
+
+_JSON: Final = json_encoder(_text)
 
 
 def _int96_columns(file: pyarrow.parquet.ParquetFile) -> frozenset[str]:
