@@ -48,8 +48,8 @@ from ..classic.state import PROTOCOL_TYPE, ClassicSettings, EmbeddedFormat, subs
 from ..kernel import outcome as timing
 from ..kernel.outcome import CancelTimer, Outcome, SetTimer, Timer, TimerKey, TimerKind
 from ..registry import ClientInfo
-from .assignment import ensure_computation
-from .heartbeat import reconciled, remove_member, replace_static_member, store, subscribed_target
+from .assignment import ensure_computation, refresh
+from .heartbeat import drop_member, reconciled, replace_static_member, store, subscribed_target
 from .settings import ConsumerSettings
 from .state import Awaited, ConsumerDraft, ConsumerGroupState
 
@@ -286,20 +286,25 @@ def leave(rules: ClassicMemberRules, draft: ConsumerDraft, request: LeaveGroupRe
     """
     if not request.group_id:
         raise InvalidGroupId("GroupId: empty")
-    timers: tuple[Timer, ...] = ()
+    timers: list[Timer] = []
     left: list[LeftMember] = []
+    advances = False
     for each in request.members or (LeavingMember(member_id=request.member_id),):
         code = 0
         try:
             member_id = _leaving(draft, each)
-            timers += remove_member(draft, member_id, rules.settings)
+            advances |= drop_member(draft, member_id, rules.settings)
+            timers += timing.cancel_member(draft.group_id, member_id)
         except GroupError as error:
             code = error.code
         left.append(LeftMember(member_id=each.member_id, group_instance_id=each.group_instance_id, error_code=code))
+    if advances:  # once, not for each of a thousand members: it takes time in proportion to the group
+        refresh(draft)
+        timers += ensure_computation(draft, rules.settings)
     response = LeaveGroupResponse(error_code=0, members=tuple(left))
     if not request.members:
         response = LeaveGroupResponse(error_code=left[0].error_code)
-    return draft.outcome(response, timers)
+    return draft.outcome(response, tuple(timers))
 
 
 def _leaving(draft: ConsumerDraft, leaving: LeavingMember) -> str:

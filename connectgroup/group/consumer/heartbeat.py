@@ -409,18 +409,25 @@ def leave(
 
 
 def remove_member(draft: ConsumerDraft, member_id: str, settings: ConsumerSettings) -> tuple[Timer, ...]:
-    """Remove a member: advance the group epoch, then write its tombstones.
+    """Remove a member, and begin to compute a target assignment without it."""
+    timers: tuple[Timer, ...] = timing.cancel_member(draft.group_id, member_id)
+    if drop_member(draft, member_id, settings):
+        refresh(draft)
+        timers = (*timers, *ensure_computation(draft, settings))
+    return timers
+
+
+def drop_member(draft: ConsumerDraft, member_id: str, settings: ConsumerSettings) -> bool:
+    """Advance the group epoch, then write the tombstones of a member; return whether the epoch has advanced.
 
     If only members of the classic protocol remain, the group becomes a classic group (``convert.to_classic``). Its
     epoch does not advance then: it is the generation, which these members send.
     """
-    if leaves_classic_members_only(draft, member_id, settings):
-        draft.forget_member(member_id)
-        return timing.cancel_member(draft.group_id, member_id)
-    draft.bump()
+    advances = not leaves_classic_members_only(draft, member_id, settings)
+    if advances:
+        draft.bump()
     draft.forget_member(member_id)
-    refresh(draft)
-    return (*timing.cancel_member(draft.group_id, member_id), *ensure_computation(draft, settings))
+    return advances
 
 
 def leaves_classic_members_only(draft: ConsumerDraft, without: str, settings: ConsumerSettings) -> bool:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from connectgroup.errors import FencedInstanceId, InvalidRequest, UnknownMemberId, UnreleasedInstanceId
 from connectgroup.group.kernel.outcome import SetTimer, TimerKind
+from connectgroup.protocol.messages.classic import LeaveGroupRequest, LeavingMember
 from connectgroup.protocol.records.base import Tombstone
-from connectgroup.protocol.records.consumer import ConsumerCurrentRecord
+from connectgroup.protocol.records.consumer import ConsumerCurrentRecord, ConsumerTopicsRecord
 
-from .driver import Driver, Plan, beat, join
+from .driver import GROUP, Driver, Plan, beat, join
 
 PLAN = {"m1": {"foo": (0, 1, 2)}, "m2": {"foo": (3, 4, 5)}}
 
@@ -164,3 +165,18 @@ def test_timers_after_a_load() -> None:
     armed = {(timer.key.kind, timer.key.member_id) for timer in loaded.timers if isinstance(timer, SetTimer)}
     session, rebalance = TimerKind.SESSION, TimerKind.REBALANCE
     assert armed == {(session, "m1"), (session, "m2"), (rebalance, "m1")}
+
+
+def test_topics_of_a_group_are_stored_once_when_members_leave_together() -> None:
+    """A thousand members with topics of their own: the records of one request were more than the log takes at once."""
+    names = [f"t{number}" for number in range(4)]
+    group = Driver(**dict.fromkeys(names, 1))
+    plan = {f"m-{name}": {name: (0,)} for name in names}
+    for name in names:
+        group.ask(join(f"m-{name}", name, instance_id=name), plan)
+    members = tuple(LeavingMember(member_id="", group_instance_id=name) for name in (*names[1:], "t1", "other"))
+    response = group.send(LeaveGroupRequest(group_id=GROUP, members=members))
+    assert [each.error_code for each in response.members] == [0, 0, 0, UnknownMemberId.code, UnknownMemberId.code]
+    [stored] = [each for each in group.records if isinstance(each, ConsumerTopicsRecord)]
+    assert ([topic.topic_name for topic in stored.topics], sorted(group.group.members)) == (["t0"], ["m-t0"])
+    assert (group.group.epoch, group.group.target_epoch) == (5, 5)

@@ -212,6 +212,7 @@ class MixedModel(ConsumerModel):
         if not request.group_id:
             return Reply(code=InvalidGroupId.code)
         codes = {}
+        advances = False
         for place, each in enumerate(request.members or (LeavingMember(member_id=request.member_id),)):
             who, code = each.member_id, 0
             holder = self.with_instance(each.group_instance_id)
@@ -223,7 +224,10 @@ class MixedModel(ConsumerModel):
                 code = UnknownMemberId.code
             codes[each.member_id, place] = code
             if not code:
-                self.remove(who)
+                advances = self.drop(who) or advances
+        if advances:
+            self.refresh()
+            self.follow_up()
         return Reply(codes=codes) if request.members else Reply(code=codes[request.member_id, 0])
 
     def sender_error(self, who: str, instance: str | None) -> int:
@@ -272,15 +276,15 @@ class MixedModel(ConsumerModel):
 
     # ---- conversions
 
-    def remove(self, who: str) -> None:
+    def drop(self, who: str) -> bool:
         """If the group becomes classic, its epoch does not advance: it is the generation that the members send."""
         self._removed = True
         self.awaited.pop(who, None)
-        if self.may_be_classic(member for name, member in self.members.items() if name != who):
-            del self.members[who]
-            self.target.pop(who, None)
-        else:
-            super().remove(who)
+        if not self.may_be_classic(member for name, member in self.members.items() if name != who):
+            return super().drop(who)
+        del self.members[who]
+        self.target.pop(who, None)
+        return False
 
     def may_be_classic(self, members: Iterable[Member]) -> bool:
         """Whether a group of these members is a classic one (MG-07 to MG-09)."""

@@ -214,11 +214,16 @@ class ConsumerModel(ConsumerComputing, Reconciling):
 
     def remove(self, who: str) -> None:
         """Remove the member and release its partitions."""
+        if self.drop(who):
+            self.refresh()
+            self.follow_up()
+
+    def drop(self, who: str) -> bool:
+        """The same, without what follows from it; returns whether the group epoch advances."""
         del self.members[who]
         self.target.pop(who, None)
         self.bump()
-        self.refresh()
-        self.follow_up()
+        return True
 
     def lose(self, who: str) -> None:
         self.remove(who)
