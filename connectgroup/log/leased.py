@@ -427,12 +427,14 @@ class LeasedLog(SharedLog):
 
     async def close(self) -> None:
         term, self._term = self._term, None
-        if term is not None:
-            await term.close()
-        if term is None or self.successor is not None:  # a partition is not to be handed to one that has left
-            with suppress(LogError):
-                await _answered(self.store.leave(self._process), self.store.name)
-        await self.store.close()
+        try:
+            if term is not None:
+                await term.close()
+            if term is None or self.successor is not None:  # a partition is not to be handed to one that has left
+                with suppress(LogError):
+                    await _answered(self.store.leave(self._process), self.store.name)
+        finally:
+            await self.store.close()
 
     def _opened(self) -> _Term:
         if self._term is None:
@@ -571,14 +573,16 @@ class _Term:
 
     async def close(self) -> None:
         """End the term: what was appended is durable, then the lease is released."""
-        if not self.lost.done():
-            await self._queue.flush()
-        self._renewer.cancel()
-        self._expiry.cancel()
-        await self._queue.close()
-        await asyncio.gather(self._renewer, return_exceptions=True)
-        self.end("is not open")
-        await self._log.release(self.holder)
+        try:
+            if not self.lost.done():
+                await self._queue.flush()
+        finally:  # also of a caller who waits no longer: the lease would be renewed for as long as this process lives
+            self._renewer.cancel()
+            self._expiry.cancel()
+            await self._queue.close()
+            await asyncio.gather(self._renewer, return_exceptions=True)
+            self.end("is not open")
+            await self._log.release(self.holder)
 
     # ------------------------------------------------------------------------------------------ writing
 

@@ -59,6 +59,28 @@ class LeaseContract:
         async with opened(second):  # it does not wait for the lease
             assert second.epoch == 2
 
+    async def test_close_whose_caller_does_not_wait_for_the_last_batch_leaves_no_lease(self) -> None:
+        (first, store), (second, _) = self.coordinator(), self.coordinator()
+        writes = asyncio.Event()
+
+        async def hang(*given: Any, **named: Any) -> None:
+            writes.set()
+            await asyncio.Event().wait()
+
+        await first.open()
+        store.append = hang
+        appending = asyncio.ensure_future(first.append([member("a")]))
+        await writes.wait()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(first.close(), 0.01)
+        appending.cancel()
+        await asyncio.gather(appending, return_exceptions=True)
+        await second.connect()
+        async with asyncio.timeout(60):
+            await second.stand_by()  # until nobody renews the lease any more
+        async with opened(second):
+            assert await contents(second) == []
+
     async def test_owner_that_cannot_renew_its_lease_stops_before_another_opens_the_log(self) -> None:
         """D4, D5: the lease of the owner ends, on its own clock, before the log can be opened by another."""
         clock = asyncio.get_running_loop().time
