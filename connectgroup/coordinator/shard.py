@@ -195,20 +195,22 @@ class Shard:
             return
         self._closed = True
         is_idle = not self._in_turn and self.intake.not_serving is None
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        if is_idle:
-            records = [record for group in self.groups.loaded.values() for record in last(group.state)]
-            try:
-                if records:
-                    await self._log.append(records)
-            except LogFenced:
-                pass  # another coordinator serves already
-            except Exception as error:
-                logger.warning("the last numbers of tasks are not written: %s", error)
-        self._stop_serving(CoordinatorNotAvailable("the coordinator is closing"))
-        await self._log.close()
+        try:
+            for task in list(self._tasks):
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            if is_idle:
+                records = [record for group in self.groups.loaded.values() for record in last(group.state)]
+                try:
+                    if records:
+                        await self._log.append(records)
+                except LogFenced:
+                    pass  # another coordinator serves already
+                except Exception as error:
+                    logger.warning("the last numbers of tasks are not written: %s", error)
+        finally:  # also of a caller who waits no longer
+            self._stop_serving(CoordinatorNotAvailable("the coordinator is closing"))
+            await self._log.close()
 
     def _stop_serving(self, error: GroupError) -> None:
         """Reject all pending requests, in whatever state they are, and all later ones; cancel all timers."""

@@ -14,7 +14,7 @@ import pytest
 from connectgroup.coordinator.parking import Dedup
 from connectgroup.coordinator.runtime import Coordinator
 from connectgroup.embedding import worker_group
-from connectgroup.errors import CoordinatorNotAvailable, InvalidRequest, StaleMemberEpoch, UnknownMemberId
+from connectgroup.errors import CoordinatorNotAvailable, InvalidRequest, LogError, StaleMemberEpoch, UnknownMemberId
 from connectgroup.group.registry import RequestTraits
 from connectgroup.log.base import EncodedRecord
 from connectgroup.log.memory import MemoryLog, MemoryStorage
@@ -24,6 +24,7 @@ from connectgroup.protocol.messages.common import units_of
 from connectgroup.protocol.messages.describe import DescribedGroup, DescribeRequest, DescribeResponse
 from connectgroup.protocol.messages.heartbeat import HeartbeatResponse
 from connectgroup.protocol.records.base import Key, Kind, Tombstone
+from connectgroup.protocol.records.connect import GroupRecord
 from connectgroup.protocol.units import Unit
 from tests.worker.builders import settings
 
@@ -347,6 +348,26 @@ async def test_close_answers_every_request_and_cancels_every_timer() -> None:
     await asyncio.sleep(60)
     assert len(log.storage.batches) == batches, "no timer has fired"
     await coordinator.close()
+
+
+async def test_close_whose_caller_does_not_wait_for_the_log_answers_every_request() -> None:
+    """It may write numbers of tasks last; the log is closed, too, which gives its lease back."""
+    log = FaultyLog()
+    coordinator = Coordinator(log, settings())
+    await coordinator.start()
+    epoch = (await ask(coordinator, beat("a"))).member_epoch
+    parked = send(coordinator, beat("a", epoch, max_wait_ms=3000))
+    await tick()
+    log.gate = asyncio.Event()
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(
+            coordinator.shard.close(lambda state: [GroupRecord(group_id=state.group_id, epoch=state.epoch)]), 0.1
+        )
+    response = await asyncio.wait_for(parked, 0.1)
+    assert isinstance(response, HeartbeatResponse)
+    assert response.error_code == CoordinatorNotAvailable.code
+    with pytest.raises(LogError):
+        await log.load()
 
 
 async def test_close_during_the_reload_of_a_group() -> None:
