@@ -7,8 +7,10 @@ elsewhere a process has no name. The name of a process whose supervisor reports 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
+import signal
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -63,22 +65,43 @@ def memory_bytes() -> int:
 
     Pages that processes share count for each of them.
     """
-    return _memory_of(os.getpid())
-
-
-def _memory_of(pid: int) -> int:
-    total, left, seen = 0, [pid], {pid}
-    while left:
-        process = _PROC / str(left.pop())
-        try:
-            total += int((process / "statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
-            for thread in (process / "task").iterdir():
-                children = [int(each) for each in (thread / "children").read_text(encoding="ascii").split()]
-                left += [each for each in children if each not in seen]
-                seen.update(children)
-        except (OSError, ValueError):  # it has ended meanwhile, or this is not Linux
-            continue
+    total = 0
+    for pid in _family(os.getpid()):
+        with contextlib.suppress(OSError, ValueError):  # it has ended meanwhile, or this is not Linux
+            pages = (_PROC / str(pid) / "statm").read_text(encoding="ascii").split()[1]
+            total += int(pages) * os.sysconf("SC_PAGE_SIZE")
     return total
+
+
+def kill_family(pid: int) -> None:
+    """Kill a process, its process group, and all that it has started, whatever process groups that has."""
+    family = _family(pid)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+    _kill(family)
+
+
+def kill_children() -> None:
+    """Kill all that this process has started, and what that has started."""
+    _kill(_family(os.getpid()) - {os.getpid()})
+
+
+def _kill(processes: set[int]) -> None:
+    for pid in processes:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _family(pid: int) -> set[int]:
+    """A process and all that it has started; elsewhere than on Linux, only itself."""
+    found, left = {pid}, [pid]
+    while left:
+        with contextlib.suppress(OSError, ValueError):  # it has ended meanwhile
+            for thread in (_PROC / str(left.pop()) / "task").iterdir():
+                children = [int(each) for each in (thread / "children").read_text(encoding="ascii").split()]
+                left += [each for each in children if each not in found]
+                found.update(children)
+    return found
 
 
 @cache

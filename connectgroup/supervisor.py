@@ -47,6 +47,7 @@ from .config.worker import WorkerConfig
 from .coordinator.server import CoordinatorServer
 from .errors import GroupIdNotFound, from_code
 from .loggers import relay
+from .os_process import kill_family
 from .protocol.messages.common import config_of, each_unit
 from .protocol.messages.describe import DescribedConnector, DescribedGroup
 from .protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -99,6 +100,7 @@ class Supervisor:
     Attributes:
         environment: variables of workers that start from now on, besides those of this process.
         serves: whether the coordinator has started; changed by ``__aenter__``.
+        killed: whether ``kill`` was called.
     """
 
     def __init__(
@@ -175,7 +177,9 @@ class Supervisor:
         self._shares_spark = shared_spark and runs_here() and not remote_address()
         self._telling: set[asyncio.Task[None]] = set()
         self.environment: dict[str, str] = {}
-        self.serves = False
+        self.serves = self.killed = False
+        self._processes_started: list[asyncio.subprocess.Process] = []
+        """Those of workers, also of former ones and of replacements; ``_spawn`` drops those that have ended."""
         self._others: asyncio.Task[None] | None = None
         self._silence: asyncio.Task[None] | None = None
         self._closing = False
@@ -314,6 +318,18 @@ class Supervisor:
                 rates[connector] = rates.get(connector, 0.0) + rate
         return rates
 
+    def kill(self) -> None:
+        """Kill all workers and Spark at once, with all that they have started. Those that would start are killed, too;
+        ``close`` has nothing to wait for then.
+        """
+        self._closing = self.killed = True
+        logger.warning("the workers and Spark are killed")
+        for process in self._processes_started:
+            if process.returncode is None:
+                kill_family(process.pid)
+        if self._spark is not None:
+            self._spark.kill()
+
     async def close(self) -> None:
         """Stop all workers concurrently, then the coordinator."""
         self._closing = True
@@ -408,6 +424,10 @@ class Supervisor:
             # A separate process group: Ctrl-C in a terminal signals only the supervisor, which then stops the workers.
             start_new_session=True,
         )
+        self._processes_started = [each for each in self._processes_started if each.returncode is None]
+        self._processes_started.append(worker.process)
+        if self.killed:
+            kill_family(worker.process.pid)
         assert worker.process.stdout is not None
         assert worker.process.stderr is not None
         worker.lines = [
@@ -417,7 +437,7 @@ class Supervisor:
 
     def _give_spark(self, worker: WorkerProcess, why: str) -> None:
         """A worker wants a gateway to Spark's Java, ``again`` if it gives one back."""
-        if self._spark is not None:
+        if self._spark is not None and not self.killed:
             self._spark.begin()
             self._beside(self._offer_spark(worker, again=why == "again"))
 

@@ -41,6 +41,12 @@ LIMITS: Final = (
 )
 """Options of a coordinator that are settings of the same name."""
 
+INTERRUPTED: Final = 130
+"""Exit code of a process that a second Ctrl-C has ended."""
+SAME_SIGNAL_S: Final = 0.3
+END_TIMEOUT_S: Final = 5.0
+"""How long a process may take to end at a second Ctrl-C."""
+
 
 def _allow_open_files(connections: int) -> None:
     """Raise the limit of open files to what so many connections need, if the system allows it.
@@ -102,7 +108,7 @@ async def run_up(options: argparse.Namespace) -> int:
     _make_directory("--data", data)
     rest_connections = options.rest_max_connections if options.rest_port is not None else 0
     _allow_open_files(coordinator.max_connections + coordinator.max_unauthenticated + rest_connections)
-    stopping = _stop_event()
+    stopping = _stop_event(supervisor.kill)
     rebalances, last, rows = NewRebalances(), "", 0
     started_ms = round(time.time() * 1_000)
     async with contextlib.AsyncExitStack() as stack:
@@ -145,8 +151,8 @@ async def run_up(options: argparse.Namespace) -> int:
                 await asyncio.wait_for(stopping.wait(), pause_s)
         if supervisor.all_rejected:
             raise ConfigError("up", "no worker that runs", "workers that start; each one reported its error above")
-        print("stopping the workers ...", flush=True)
-    return 0
+        print("stopping the workers ... (Ctrl-C again kills them)", flush=True)
+    return INTERRUPTED if supervisor.killed else 0
 
 
 def coordinator_config(options: argparse.Namespace) -> CoordinatorConfig:
@@ -416,10 +422,21 @@ async def _when_free(serve: Callable[[], Awaitable[None]], timeout_s: float = 60
 
 async def prepare_spark(options: argparse.Namespace) -> int:
     """Archive the classes that Spark loads."""
+    from ..os_process import kill_children
+    from ..spark.session import end_starts
     from ..spark.warm_up import prepare
+    from ..threads import off_loop
 
     print("starting Spark to record its classes; this takes up to a minute", file=sys.stderr, flush=True)
-    archive = await asyncio.to_thread(prepare)
+    preparing = asyncio.create_task(off_loop("prepare Spark", prepare))
+    try:
+        archive = await asyncio.shield(preparing)
+    except asyncio.CancelledError:  # Ctrl-C
+        end_starts()
+        kill_children()
+        await asyncio.wait({preparing}, timeout=END_TIMEOUT_S)  # it deletes what it has written
+        preparing.cancel() or preparing.exception()  # read, so that asyncio does not report it
+        raise
     print(f"prepared: {archive} ({archive.stat().st_size >> 20} MB); Spark starts sooner from now on")
     return 0
 
@@ -455,16 +472,34 @@ async def _unless_stopped(
     return True
 
 
-def _stop_event() -> asyncio.Event:
+def _stop_event(kill: Callable[[], None] = lambda: None) -> asyncio.Event:
     """Return an event that the first SIGTERM, SIGINT or SIGHUP sets.
 
     SIGHUP: the terminal has been closed. A process that ignores it (``nohup``) still does.
+
+    Args:
+        kill: called for a later SIGINT, of a person who does not want to wait for an orderly end: this process ends
+            within ``END_TIMEOUT_S`` then, and at once for one more. Not for SIGTERM, nor right after the first signal,
+            which a program such as ``timeout`` sends twice.
     """
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
+    first_s = 0.0
+
+    def on_signal(number: signal.Signals) -> None:
+        nonlocal first_s
+        if not stopping.is_set():
+            first_s = loop.time()
+            stopping.set()
+        elif number == signal.SIGINT and loop.time() > first_s + SAME_SIGNAL_S:
+            kill()  # first: one more signal ends this process at once
+            loop.call_later(END_TIMEOUT_S, os._exit, INTERRUPTED)
+            loop.remove_signal_handler(number)
+            signal.signal(number, lambda *_: os._exit(INTERRUPTED))
+
     numbers = [signal.SIGTERM, signal.SIGINT]
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         numbers.append(signal.SIGHUP)
     for number in numbers:
-        loop.add_signal_handler(number, stopping.set)
+        loop.add_signal_handler(number, on_signal, number)
     return stopping

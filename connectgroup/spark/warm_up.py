@@ -6,11 +6,11 @@ import logging
 import tempfile
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from .archive import recording
 from .driving import open_stream
-from .errors import root_cause
+from .errors import SparkError, root_cause
 from .java import find_java
 from .remote import check_server, remote_address
 from .session import check_spark, session_is_alive, spark_session, stop_session
@@ -143,11 +143,15 @@ def prepare() -> Path:
 
     Raises:
         ConfigError: pyspark or Java is missing, or the archive cannot be written.
+        SparkError: Java was killed: what it has written may lack a part.
     """
     stop_session()
     with recording(find_java()) as archive:
         warm_up()
+        gateway: Any = None if _warm is None else _warm.sparkContext._gateway
         stop_session(timeout_s=ARCHIVE_TIMEOUT_S)
+        if gateway is not None and (java := gateway.proc).returncode < 0:
+            raise SparkError(f"Java was ended by signal {-java.returncode} while it wrote the archive")
     return archive
 
 

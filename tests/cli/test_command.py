@@ -327,6 +327,28 @@ def test_up_runs_a_group_and_restarts_a_worker_that_died(idle: Path, tmp_path: P
     assert not any("rebalance | epoch 5 " in line for line in up.lines), up.output()
 
 
+def test_second_ctrl_c_kills_what_the_first_one_is_still_stopping(idle: Path, tmp_path: Path) -> None:
+    """A task that does not stop holds up its worker for the rebalance timeout, a minute."""
+    log = tmp_path / "log"
+    connector_file(idle, **{"connector.class": "idle", "log": str(log), "stop.ms": "3600000"})
+    arguments = ("--data", tmp_path / "data", "--connector", idle, "--port", 0, "--workers", 1)
+    with Program("up", *arguments) as up:
+        wait("the task", lambda: log.exists() and "START" in log.read_text(), up.output)
+        up.signal(signal.SIGINT)
+        up.line_with("stopping the workers ... (Ctrl-C again kills them)")
+
+        def has_ended() -> bool:
+            up.signal(signal.SIGINT)
+            return up.code is not None
+
+        wait("its end", has_ended, up.output)
+        # A further one at the very end is Python's.
+        assert up.ended() in (130, -signal.SIGINT), up.output()
+        assert any("the workers and Spark are killed" in line for line in up.lines), up.output()
+        assert not any("Traceback" in line for line in up.lines), up.output()
+    assert "STOP" not in log.read_text()
+
+
 def test_repeats_of_a_log_line_are_counted_and_written_once_a_second() -> None:
     now = 0.0
     written = io.StringIO()

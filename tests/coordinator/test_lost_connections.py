@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -16,7 +17,7 @@ from connectgroup.coordinator.runtime import Coordinator
 from connectgroup.errors import UnreleasedInstanceId
 from connectgroup.group.connect.settings import GroupSettings
 from connectgroup.log.memory import MemoryLog, MemoryStorage
-from connectgroup.os_process import has_ended, this_process
+from connectgroup.os_process import has_ended, kill_family, this_process
 from connectgroup.protocol.messages.classic import (
     WORKER_PROTOCOL,
     GroupHeartbeatRequest,
@@ -195,3 +196,14 @@ def test_operating_system_tells_whether_a_process_has_ended() -> None:
         f"{machine}/" + "9" * 20,
     ):
         assert not has_ended(unknown)
+
+
+def test_process_is_killed_with_all_that_it_has_started() -> None:
+    """Also what has a session of its own, as Java has; the pipe closes when both have ended."""
+    command = ["sh", "-c", "setsid sleep 600 & echo started; wait"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == "started\n"
+        kill_family(parent.pid)
+        assert parent.stdout.read() == ""
+        assert parent.wait() == -signal.SIGKILL

@@ -6,6 +6,7 @@ import asyncio
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 
 from connectgroup.spark.archive import archive_classes, archive_options
 from connectgroup.spark.java import find_java
-from tests.integration.processes import START_PATIENCE_S, run_command
+from tests.integration.processes import START_PATIENCE_S, Program, marked, programs, run_command, wait
 from tests.volume import SIZE, ci_only
 
 USES_ARCHIVE = """
@@ -81,6 +82,23 @@ async def test_workers_of_one_user_make_one_archive(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("XDG_CACHE_HOME", str(made))
     await archive_classes(0, ("sh", "-c", script))
     assert made.read_text() == "one\n"
+
+
+def test_ctrl_c_ends_prepare_and_the_java_that_it_has_started(tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)  # background jobs of a shell ignore it, and so their children
+    try:
+        with marked(), Program("prepare", environment={"XDG_CACHE_HOME": str(tmp_path)}) as prepare:
+
+            def has_java() -> bool:
+                return any("SparkSubmit" in command for command in programs(prepare.pid).values())
+
+            wait("Spark", lambda: has_java() or prepare.code is not None, prepare.output)
+            prepare.signal(signal.SIGINT)
+            assert prepare.ended() == 130, prepare.output()
+            assert prepare.lines == ["starting Spark to record its classes; this takes up to a minute"]
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert not list(tmp_path.rglob("spark.jsa"))
 
 
 def test_cache_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
