@@ -11,6 +11,7 @@ const MAX_LINES = 100;
 let shown = null; // the connector that is shown; null: none
 let asked = 0;
 let waiting = null;
+let reads = 0; // of offsets
 
 export const detailOf = () => shown;
 
@@ -63,6 +64,8 @@ function create(name, context) {
     button.onclick = () => context.act(name, action, label);
     return button;
   });
+  const readAgain = element("button", { className: "small", hidden: true }, "Read again");
+  readAgain.onclick = () => showOffsets(context);
   return [
     element("p", {}, back),
     element("div", { className: "heading" }, element("h2", { id: "detail-name", tabIndex: -1 }, named(name)), element("span", { className: "badge" }), element("span", { className: "hint", id: "detail-what" })),
@@ -74,7 +77,7 @@ function create(name, context) {
     part("tasks", "Tasks", table(["Task", "State", "Worker", "Rows", "Rows/s", "Lag", "Errors", "Dead letters", "Last record", ""]), element("p", { className: "hint" })),
     part("errors", "Errors and dead letters", table(["When", "Task", "Worker", "Kind", "Times", "Cause"]), element("p", { className: "hint" })),
     part("log", "Log", element("ol", { className: "plain log", tabIndex: 0 }), element("p", { className: "hint" })),
-    part("offsets", "Offsets", element("p", { className: "hint" }, "Reading the offsets"), element("div", { className: "scroll" })),
+    part("offsets", "Offsets", element("p", { className: "hint" }), element("p", { className: "buttons" }, readAgain), element("div", { className: "scroll" })),
     part("config", "Configuration", table(["Setting", "Value"])),
   ];
 }
@@ -200,9 +203,12 @@ export function drawFailures(list, failures) {
 
 /** Read the offsets of the connector that is shown, as soon as it is known whether the server has them. */
 export async function showOffsets(context) {
-  if (shown === null || context.actions.hasConnectorRoutes === null) return;
-  const [number, name] = [asked, shown];
-  const [hint, box] = [byId("detail-offsets").children[1], byId("detail-offsets").lastElementChild];
+  if (shown === null) return;
+  const [, hint, buttons, box] = byId("detail-offsets").children;
+  setText(hint, "Reading the offsets");
+  if (context.actions.hasConnectorRoutes === null) return;
+  reads += 1;
+  const [number, read, name] = [asked, reads, shown];
   let text = "";
   let offsets = [];
   if (!context.actions.hasConnectorRoutes) text = "This server shows the offsets of another group only.";
@@ -213,10 +219,12 @@ export async function showOffsets(context) {
     } catch (error) {
       text = error instanceof Rejected ? error.message : "no response from the server";
     }
+    if (number !== asked || read !== reads) return;
+    // They are read from the sink, and not again and again.
+    text = `Read at ${timeOf(context.now())}${text && `: ${text}`}`;
+    setHidden(buttons.firstElementChild, false);
   }
-  if (number !== asked) return;
   setText(hint, text);
-  setHidden(hint, !text);
   const names = [["partition", "Partition"], ["offset", "Offset"]];
   const cell = (value) => (value === null ? "–" : Object.entries(value).map(([key, each]) => `${key} ${typeof each === "string" ? each : JSON.stringify(each)}`).join(", "));
   box.replaceChildren(...(offsets.length ? [element("table", {}, element("thead", {}, element("tr", {}, ...names.map(([, title]) => element("th", { scope: "col" }, title)))), element("tbody", {}, ...offsets.slice(0, 500).map((each) => element("tr", {}, ...names.map(([key]) => element("td", {}, cell(each[key])))))))] : []));

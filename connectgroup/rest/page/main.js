@@ -23,7 +23,6 @@ const model = new Model();
 const rights = { mayChange: false, hasConnectorRoutes: null, mayCreate: false };
 let group = "";
 let stream = null;
-let clockOffset = 0; // of the server, in milliseconds
 let isDrawing = false;
 let draws = 0;
 let rejection = ""; // why the server rejects the stream
@@ -52,7 +51,7 @@ function draw() {
   if (any("worker", "delay", "search") || dirty.workers.size) drawWorkers(model, actions, until, search);
   if (any("connector")) drawDetailButtons(context);
   if (any("rebalance")) drawTimeline(model);
-  tick(Date.now() + clockOffset);
+  tick(model.now());
   drawMoves(moves);
   announce(moves);
   dirty.kinds.clear();
@@ -207,7 +206,7 @@ const context = {
   model,
   actions,
   group: () => group,
-  now: () => Date.now() + clockOffset,
+  now: () => model.now(),
   closed: () => show(null),
   pathOfGroup: () => `?${new URLSearchParams({ group })}`,
   act(name, action, label) {
@@ -232,7 +231,7 @@ const handlers = {
   hello(data) {
     const isFirst = rights.hasConnectorRoutes === null;
     Object.assign(rights, { mayChange: data.may_change, hasConnectorRoutes: data.has_connector_routes, mayCreate: data.may_create });
-    clockOffset = data.now_ms - Date.now();
+    model.clockOffset = data.now_ms - Date.now();
     rejection = "";
     setText(byId("live"), "Live");
     byId("live").className = "on";
@@ -309,7 +308,7 @@ function start() {
     drawAll();
   });
   setInterval(() => {
-    tick(Date.now() + clockOffset);
+    tick(model.now());
     if (model.forgetGone(Date.now())) requestDraw();
   }, 500);
   byId("group").addEventListener("change", () => {

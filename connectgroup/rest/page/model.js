@@ -10,8 +10,15 @@ export const unitName = (connector, task) => (task < 0 ? connector : `${connecto
 const GONE_MS = 3000; // a worker that has left stays visible for this long, so that moves from it can be drawn
 
 export class Model {
+  clockOffset = 0; // of the server, in milliseconds
+
   constructor() {
     this.clear();
+  }
+
+  /** The server's clock: times in rows are of it, and the browser's may be another one. */
+  now() {
+    return Date.now() + this.clockOffset;
   }
 
   clear() {

@@ -94,7 +94,7 @@ function update(card, { id, worker, delay }, model, actions, full) {
     setText(card.querySelector(".numbers"), numbers(worker));
   }
   badge.className = `badge ${worker === null ? "lost" : worker.state}`;
-  setText(card.querySelector(".machine"), worker === null ? "" : machine(worker));
+  setText(card.querySelector(".machine"), worker === null ? "" : machine(worker, model.now()));
   drawBar(card.querySelector(".bar"), worker?.units ?? {}, full);
   drawDots(card.querySelector("canvas"), units, worker ? statesText(worker.units) : "no tasks");
   const toggle = card.querySelector("button[aria-expanded]");
@@ -119,10 +119,10 @@ function update(card, { id, worker, delay }, model, actions, full) {
   drawList(card, units);
 }
 
-/** Where a worker runs, since when, and its memory. */
-function machine(worker) {
+/** Where a worker runs, for how long at the time `now` of the server's clock, and its memory. */
+function machine(worker, now) {
   const parts = [`host ${worker.host || worker.address || "unknown"}`];
-  if (worker.started_ms) parts.push(`up ${age(Date.now() - worker.started_ms)}`);
+  if (worker.started_ms) parts.push(`up ${age(now - worker.started_ms)}`);
   if (worker.memory_bytes) parts.push(bytesText(worker.memory_bytes));
   return parts.join(" · ");
 }
