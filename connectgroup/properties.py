@@ -10,8 +10,11 @@ from .errors import ConfigError
 from .protocol.units import printable
 
 
-def read_properties(path: Path) -> dict[str, str]:
+def read_properties(path: Path, setting: str = "file") -> dict[str, str]:
     """Read a file of Java properties: comments, ``=``, ``:`` or a blank after the key, continuation lines, escapes.
+
+    Args:
+        setting: the one that names the file, for the error that it cannot be read.
 
     Raises:
         ConfigError: the file cannot be read, or a line has an invalid escape, no key, or a key of an earlier line.
@@ -19,7 +22,7 @@ def read_properties(path: Path) -> dict[str, str]:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
-        raise ConfigError("file", path, f"a readable file ({error.strerror or error})", is_path=True) from error
+        raise ConfigError(setting, path, f"a readable file ({error.strerror or error})", is_path=True) from error
     except UnicodeError as error:
         raise ConfigError(str(path), error, "a readable file in UTF-8") from error
     return parse_properties(text, str(path))

@@ -92,7 +92,7 @@ def secrets_of(options: argparse.Namespace) -> Secrets:
 
     for each in options.secret_path:
         if not each.is_absolute():
-            raise ConfigError("--secret-path", each, "an absolute path")
+            raise ConfigError("--secret-path", each, "an absolute path", is_path=True)
     return Secrets(env=tuple(options.secret_env), paths=tuple(options.secret_path))
 
 

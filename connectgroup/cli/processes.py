@@ -175,7 +175,7 @@ def _checked_with_file(model: type[C], values: Mapping[str, Any], file: Path | N
     given = {name: value for name, value in values.items() if value is not None}
     if file is None:
         return checked(model, given)
-    in_file = read_properties(file)
+    in_file = read_properties(file, "config")
     for name in in_file:
         if name not in KAFKA_NAMES:
             near = difflib.get_close_matches(name, KAFKA_NAMES, n=1)

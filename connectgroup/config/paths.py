@@ -83,7 +83,7 @@ def require_absolute_paths(field: str, paths: Sequence[Path]) -> None:
     """
     for path in paths:
         if not path.is_absolute():
-            raise ConfigError(field, path, "an absolute path")
+            raise ConfigError(field, path, "an absolute path", is_path=True)
 
 
 def within(path: str, directory: str) -> tuple[str, ...] | None:

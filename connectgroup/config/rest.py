@@ -88,10 +88,13 @@ class RestConfig(Settings):
         return Secrets(env=self.secret_env or (), paths=self.secret_paths or ())
 
 
-def read_users(path: Path) -> dict[str, str]:
+def read_users(path: Path, setting: str = "users") -> dict[str, str]:
     """Read the users of the REST API: password by name.
+
+    Args:
+        setting: the one that names the file, for errors.
 
     Raises:
         ConfigError: the file cannot be read, is accessible to other users of this machine, or has an invalid line.
     """
-    return read_passwords("users", path)
+    return read_passwords(setting, path)

@@ -45,7 +45,7 @@ class BrokerGroups:
         except ImportError as error:
             allowed = "a broker, with the extra 'kafka' installed (pip install 'connectgroup[kafka]')"
             raise ConfigError("bootstrap_server", bootstrap_server, allowed) from error
-        more = read_properties(command_config) if command_config is not None else {}
+        more = read_properties(command_config, "command_config") if command_config is not None else {}
         try:
             # librdkafka writes errors of connections to stderr itself; the command reports them once.
             self._admin: Any = AdminClient(

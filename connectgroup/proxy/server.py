@@ -291,7 +291,7 @@ def _security_of(config: ProxyConfig) -> BrokerSecurity:
     path = config.broker_config
     if path is None:
         return PLAINTEXT
-    settings = read_properties(path)
+    settings = read_properties(path, "broker_config")
     if "sasl.password" in settings and stat.S_IMODE(path.stat().st_mode) & 0o077:
         raise ConfigError("broker_config", path, "a file that only its owner may read (chmod 600)", is_path=True)
     try:

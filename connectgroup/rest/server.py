@@ -173,7 +173,7 @@ def _users(config: RestConfig) -> tuple[dict[str, str] | None, frozenset[str]]:
     users = read_users(config.users) if config.users is not None else None
     if config.readers is None:
         return users, frozenset()
-    readers = read_users(config.readers)
+    readers = read_users(config.readers, "readers")
     if twice := sorted(readers.keys() & (users or {}).keys()):
         raise ConfigError("readers", twice[0], "names that the file of users does not have")
     return {**readers, **(users or {})}, frozenset(readers)

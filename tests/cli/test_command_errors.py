@@ -195,6 +195,18 @@ LINES = {
         ["rest", "--certificate", "{tmp}/bad.json", "--coordinator", "{address}"],
         r"connectgroup: --key: missing; allowed: certificate and key together",
     ),
+    "readers of REST that cannot be read": (
+        ["rest", "--readers", "{tmp}/none", "--coordinator", "{address}"],
+        r"connectgroup: --readers: got '{tmp}/none'; allowed: a readable file \(No such file or directory\)",
+    ),
+    "Kafka's settings that cannot be read": (
+        ["coordinator", "--port", "0", "--data", "{tmp}/unused", "--config", "{tmp}/none"],
+        r"connectgroup: --config: got '{tmp}/none'; allowed: a readable file \(No such file or directory\)",
+    ),
+    "a relative path of secrets": (
+        ["worker", "--group", "g", "--secret-path", "secrets.properties"],
+        r"connectgroup: --secret-path: got 'secrets.properties'; allowed: an absolute path",
+    ),
     "a port of metrics that is too high": (
         ["coordinator", "--port", "0", "--data", "{tmp}/unused", "--metrics-port", "65536"],
         r"connectgroup: --metrics-port: got '65536'; allowed: a whole number from 0 to 65535",
