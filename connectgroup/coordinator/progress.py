@@ -414,6 +414,7 @@ class ReportedProgress:
                     state=status.state,
                     message=status.message,
                     fenced=status.fenced,
+                    idle_ms=status.idle_ms,
                 )
             known.accounts[unit] = account
             restored.setdefault(unit.connector, []).append(account)

@@ -471,7 +471,7 @@ class TaskRunner:
                     self._say(run, UnitState.RUNNING, None)
                 at_s = stalls_at_s(events.active_at_s, timeout_s, reports_polls=task.reports_polls)
                 if at_s is not None and loop.time() >= at_s:
-                    events.keep(self._stalled(run, timeout_s))
+                    events.keep(self._stalled(run, events.active_at_s, timeout_s))
                 else:
                     await run.pause(None if at_s is None else at_s - loop.time())
         finally:
@@ -506,10 +506,10 @@ class TaskRunner:
         finally:
             timer.cancel()
 
-    def _stalled(self, run: UnitRun, timeout_s: float) -> TaskStalled:
+    def _stalled(self, run: UnitRun, active_at_s: float, timeout_s: float) -> TaskStalled:
         """Report a task as STALLED; give up if it has stalled again."""
         now_s, error = asyncio.get_running_loop().time(), TaskStalled(timeout_s)
-        self._say(run, UnitState.STALLED, error)
+        self._say(run, UnitState.STALLED, error, idle_s=now_s - active_at_s)
         if stalls_again(run.stalled_at_s, now_s, timeout_s):
             self.give_up(run.grant.unit)
         run.stalled_at_s = now_s
@@ -522,9 +522,16 @@ class TaskRunner:
         self._measured[unit] = None
 
     def _say(
-        self, run: UnitRun, state: UnitState, error: BaseException | None, retry: str = "", level: int = logging.ERROR
+        self,
+        run: UnitRun,
+        state: UnitState,
+        error: BaseException | None,
+        retry: str = "",
+        level: int = logging.ERROR,
+        *,
+        idle_s: float = 0.0,
     ) -> None:
-        """Report the state of a unit, and log its error as one line."""
+        """Report the state of a unit, and log its error as one line. ``idle_s``: see ``TaskStatus.idle_ms``."""
         run.metrics.on_state(state)
         message = run.line_of(error) if error is not None else ""
         if error is not None:
@@ -533,9 +540,16 @@ class TaskRunner:
             line = _with_location(message, error, cls)
             # The group gets the status itself.
             logger.log(level, "%s %s: %s", run.grant.unit, what, line, extra={"is_status": True})
-        self._tell(run, state, retry + message, error)
+        self._tell(run, state, retry + message, error, idle_s)
 
-    def _tell(self, run: UnitRun, state: UnitState, message: str = "", error: BaseException | None = None) -> None:
+    def _tell(
+        self,
+        run: UnitRun,
+        state: UnitState,
+        message: str = "",
+        error: BaseException | None = None,
+        idle_s: float = 0.0,
+    ) -> None:
         """Send the status of a unit to the group."""
         self._report(
             TaskStatus(
@@ -547,6 +561,7 @@ class TaskRunner:
                 # A connector writes task lists only, and the coordinator rejects those of a former owner.
                 fenced=run.fenced or run.grant.unit.is_connector,
                 fenced_by=error.token if isinstance(error, Fenced) else -1,
+                idle_ms=round(1_000 * idle_s),
             )
         )
 

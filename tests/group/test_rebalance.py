@@ -188,6 +188,23 @@ def test_downtime_includes_the_time_since_the_unit_failed(fixed: FixedAssignor) 
     assert ("m1", "m2", 30, 3_430) in last_moves(scene)
 
 
+def test_downtime_of_a_stalled_unit_begins_with_its_last_completed_poll(fixed: FixedAssignor) -> None:
+    """And not with the report, which follows after ``task.progress.timeout.ms``; nor with that of a later attempt."""
+    scene = Scene.stable(settings(fixed), epoch=10, connectors={"foo": 1}, members={"m1": foo(-1, 0), "m2": foo()})
+    scene.heartbeat("m1", 10, statuses=status("foo-0", 10, UnitState.RUNNING))
+    scene.now_ms += 60_000
+    (stalled,) = status("foo-0", 10, UnitState.STALLED)
+    for idle_ms in 50_000, 0:
+        scene.heartbeat("m1", 10, statuses=(replace(stalled, idle_ms=idle_ms),))
+        scene.now_ms += 1_000
+    fixed.target = {"m2": foo(-1, 0)}
+    scene.leave("m1")
+    scene.heartbeat("m2", 10)
+    scene.now_ms += 400
+    scene.heartbeat("m2", 11, statuses=status("foo-0", 11, UnitState.RUNNING))
+    assert ("m1", "m2", 0, 52_400) in last_moves(scene)
+
+
 @pytest.fixture
 def three() -> Scene:
     """m1 runs the only connector and has reported it; m2 and m3 have no units."""

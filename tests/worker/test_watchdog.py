@@ -9,6 +9,7 @@ from pathlib import Path
 
 from connectgroup.connector import Config, Connector, Task, TaskContext
 from connectgroup.member.actions import Grant
+from connectgroup.protocol.messages.heartbeat import TaskStatus
 from connectgroup.protocol.records.connect import UnitState
 from connectgroup.protocol.units import Unit
 from connectgroup.testing.virtual_time import Gate
@@ -28,6 +29,7 @@ class Engine:
         abandoned: called by ``Task.abandon``.
         given_up: the tasks for which the runner gave up.
         states: the reported states of the task.
+        idle_ms: of each report.
     """
 
     def __init__(self, *, fenced: bool = False) -> None:
@@ -37,6 +39,11 @@ class Engine:
         self.abandoned: Callable[[], None] = lambda: None
         self.given_up: list[Unit] = []
         self.states: list[UnitState] = []
+        self.idle_ms: list[int] = []
+
+    def report(self, status: TaskStatus) -> None:
+        self.states.append(UnitState(status.state))
+        self.idle_ms.append(status.idle_ms)
 
     def connector(self) -> type[Connector]:
         engine = self
@@ -76,7 +83,7 @@ async def running(engine: Engine, scratch: Path, timeout_ms: int = TIMEOUT_S * 1
         RunnerSettings(scratch=scratch),
         load_class=lambda name: engine.connector(),
         publish=publish,
-        report=lambda status: engine.states.append(UnitState(status.state)),
+        report=engine.report,
     )
     runner.give_up = engine.given_up.append
     config = {"task.progress.timeout.ms": str(timeout_ms)}
@@ -103,6 +110,7 @@ async def test_task_without_a_completed_poll_is_stalled_and_started_again(tmp_pa
         assert engine.states == [UnitState.STARTING, UnitState.RUNNING]
         await asyncio.sleep(TIMEOUT_S + 5)
         assert engine.states[2:] == [UnitState.STALLED, UnitState.STALLED]
+        assert engine.idle_ms == [0, 0, 1_000 * TIMEOUT_S, 0], "since the last completed poll"
         assert len(engine.contexts) == 2
         await polls(engine, 3 * TIMEOUT_S)
         assert engine.states[4:] == [UnitState.RUNNING]

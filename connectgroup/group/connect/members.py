@@ -90,6 +90,7 @@ def store_statuses(draft: ConnectDraft, member_id: str, statuses: Iterable[TaskS
             message=printable(status.message, limit=500),
             at_ms=draft.now_ms,
             fenced=status.fenced,
+            idle_ms=max(0, status.idle_ms) if status.state == UnitState.STALLED else 0,
         )
         known = draft.group.statuses.get(unit)
         owner_epoch = draft.current(member_id).assigned.get(unit)

@@ -190,7 +190,8 @@ class ConnectGroupState(GroupState[MemberRecord, Unit]):
                 else:
                     self.starting.discard(unit)
                     if self.holders.get(unit) == (record.member_id, record.owner_epoch):
-                        self.stops.report(unit, record.at_ms, is_running=record.state is UnitState.RUNNING)
+                        since_ms = record.at_ms - record.idle_ms
+                        self.stops.report(unit, since_ms, is_running=record.state is UnitState.RUNNING)
             case RebalanceRecord():
                 self._apply_rebalance(record.rebalance)
                 self.silent_ms = record.silent_ms
@@ -306,7 +307,7 @@ class Stop:
     Attributes:
         member_id: the member; empty if the unit has run on none.
         at_ms: when it was stopped.
-        failed_ms: for how long it had been FAILED or STALLED then.
+        failed_ms: for how long it had been FAILED then, or had completed no poll, if it was STALLED.
     """
 
     member_id: str
@@ -350,7 +351,7 @@ class Stops:
         self._ran: dict[Unit, int] = {}
         """Downtimes of units that run again, in rebalances that have not finished."""
         self._failing: dict[Unit, int] = {}
-        """Since when units that ran are FAILED or STALLED."""
+        """Since when units that ran are FAILED, or have completed no poll and are STALLED."""
         # Of finished rebalances by epoch: their units that were stopped before they were reported, those whose
         # assignment a compacted log no longer has, and the downtimes of their moves. ``forget_rebalance`` removes them.
         self._not_started: dict[int, set[Unit]] = {}
@@ -387,7 +388,11 @@ class Stops:
         return stop
 
     def report(self, unit: Unit, at_ms: int, *, is_running: bool) -> None:
-        """The owner of the unit has reported a status other than STARTING: it has started the unit."""
+        """The owner of the unit has reported a status other than STARTING: it has started the unit.
+
+        Args:
+            at_ms: since when the unit has this status.
+        """
         arrival = self._arrived.get(unit)
         if arrival is not None:
             arrival.is_reported = True

@@ -25,6 +25,7 @@ class TaskStatus:
             For a connector, which writes task lists only, the coordinator does.
         fenced_by: *(tagged)* the fencing token for which the unit's sink has rejected the unit (``Fenced.token``); -1:
             none.
+        idle_ms: *(tagged)* for how long a unit that has stalled had completed no poll; 0 if unknown, and for others.
     """
 
     connector: str
@@ -34,6 +35,7 @@ class TaskStatus:
     message: str = ""
     fenced: bool = False
     fenced_by: int = -1
+    idle_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -336,6 +336,7 @@ class StatusRecord:
             depends on them, and the state does not keep them.
         history: *(tagged)* of a connector: its last hour when the record was written, for a later coordinator; none or
             one. The same holds.
+        idle_ms: *(tagged)* see ``TaskStatus.idle_ms``.
     """
 
     group_id: str
@@ -349,6 +350,7 @@ class StatusRecord:
     fenced: bool = False
     progress: tuple[Progress, ...] = ()
     history: tuple[ConnectorHistory, ...] = ()
+    idle_ms: int = 0
 
     @property
     def key(self) -> Key:
