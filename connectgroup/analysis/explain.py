@@ -156,6 +156,24 @@ def move_text(move: Move) -> str:
     return f"{move.source} -> {move.target or 'no worker'}, {downtime}"
 
 
+def downtimes_ms(group: DescribedGroup) -> dict[Unit, int]:
+    """For how long units that run processed nothing at their last move or restart, in milliseconds, if it is known."""
+    owned = {
+        Unit(connector.connector, unit.task): unit
+        for connector in group.connectors
+        for unit in connector.units
+        if unit.state == "RUNNING"
+    }
+    last = {Unit(move.connector, move.task): (each.epoch, move) for each in group.rebalances for move in each.moves}
+    return {
+        unit: move.downtime_ms
+        for unit, (epoch, move) in last.items()
+        if move.source and move.downtime_ms >= 0
+        # Not of an earlier one: only the longest moves of a rebalance are kept.
+        if unit in owned and epoch >= owned[unit].owner_epoch and move.target == owned[unit].member_id
+    }
+
+
 def rebalance_json(rebalance: Rebalance) -> dict[str, Any]:
     """One rebalance as JSON; times in milliseconds since 1970."""
     delayed = [

@@ -10,9 +10,10 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from ..analysis.explain import downtimes_ms
 from ..errors import NO_VALUE, ConfigError, CoordinatorNotAvailable, LogError, from_code
 from ..protocol.messages.common import each_unit
-from ..protocol.messages.describe import DescribedGroup, DescribedMember, DescribedUnit, Move
+from ..protocol.messages.describe import DescribedGroup, DescribedMember, DescribedUnit
 from ..protocol.messages.offsets import FetchedTopic
 from ..protocol.records.connect import GROUP_TYPE
 from ..protocol.units import CONNECTOR, Unit, counted, printable, show
@@ -176,32 +177,22 @@ def _description(group: DescribedGroup, names: OptionNames) -> Iterable[str]:
         else:
             yield f"not assigned: {units}; the assignor is run again in {left_s:.0f} s"
     away = {member.member_id: member.instance_id for member in group.members if member.state == "AWAY"}
-    moves = {Unit(move.connector, move.task): (each.epoch, move) for each in group.rebalances for move in each.moves}
+    downtimes = downtimes_ms(group)
     for connector in group.connectors:
         yield f"connector {connector.connector}: {connector.target_state}, version {connector.version}"
         for unit in connector.units:
             where = f"on {unit.member_id} since epoch {unit.owner_epoch}" if unit.member_id else ""
             if unit.member_id in away:
                 where = f"for instance {away[unit.member_id]}"
-            if unit.state == "RUNNING":
-                where += _downtime(unit, *moves.get(Unit(connector.connector, unit.task), (-1, None)))
-                where += "" if unit.fenced else ", not fenced"
+            if (downtime_ms := downtimes.get(Unit(connector.connector, unit.task))) is not None:
+                where += f", downtime {downtime_ms} ms"
+            if unit.state == "RUNNING" and not unit.fenced:
+                where += ", not fenced"
             yield f"  {Unit(connector.connector, unit.task)}: {unit.state} {where}{_measured(unit)}".rstrip()
             if unit.message:
                 yield f"    {names.in_text(unit.message)}"
             if unit.numbers is not None and (letters := dead_letters_text(unit.numbers)):
                 yield f"    {letters}"
-
-
-def _downtime(unit: DescribedUnit, epoch: int, move: Move | None) -> str:
-    """Format for how long a unit processed nothing when it came to its worker; empty if it had run nowhere, or unknown.
-
-    Args:
-        epoch: of the rebalance with the unit's last move.
-    """
-    if move is None or not move.source or move.target != unit.member_id or epoch < unit.owner_epoch:
-        return ""
-    return f", downtime {move.downtime_ms} ms" if move.downtime_ms >= 0 else ""
 
 
 def _measured(unit: DescribedUnit) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Container, Iterable
 from dataclasses import asdict
 from typing import Any, Final
 
-from ..analysis.explain import rebalance_json
+from ..analysis.explain import downtimes_ms, rebalance_json
 from ..protocol.messages.cluster import DescribeCoordinatorsResponse
 from ..protocol.messages.common import config_of, each_unit
 from ..protocol.messages.describe import (
@@ -21,7 +21,7 @@ from ..protocol.messages.describe import (
     DescribedUnit,
 )
 from ..protocol.messages.progress import UNKNOWN, ConnectorHistory, UnitEvent
-from ..protocol.units import CONNECTOR
+from ..protocol.units import CONNECTOR, Unit
 
 
 def connector_info(connector: DescribedConnector) -> dict[str, Any]:
@@ -243,6 +243,7 @@ def group_summary(group: DescribedGroup) -> dict[str, Any]:
 
 def group_description(group: DescribedGroup) -> dict[str, Any]:
     """``GET /groups/{group}``: epochs, workers, delayed units, and connectors with the state of each unit."""
+    downtimes = downtimes_ms(group)
     return {
         **group_summary(group),
         "assignment_epoch": group.assignment_epoch,
@@ -272,6 +273,8 @@ def group_description(group: DescribedGroup) -> dict[str, Any]:
                         "owner_epoch": unit.owner_epoch,
                         "message": unit.message,
                         "fenced": unit.fenced,
+                        # Of its last move, if it runs; null: it has not moved, or it is not known any more.
+                        "downtime_ms": downtimes.get(Unit(connector.connector, unit.task)),
                         **progress_of(unit),
                     }
                     for unit in connector.units

@@ -30,6 +30,7 @@ async def test_rebalances_name_cause_assignor_and_the_downtime_of_each_move(tmp_
         task = next(line for line in done.lines if "a -> b" in line).split(":")[0].strip()
         moved = await group.groups("explain", "--task", task)
         described = await group.groups("describe")
+        described_json = json.loads((await group.groups("describe", "--json")).out)
     joined = next(line for line in done.lines if "b joined" in line)
     assert joined.endswith("computed by a with balanced"), done.out
     assert "2 moved, maximum downtime " in joined
@@ -47,6 +48,9 @@ async def test_rebalances_name_cause_assignor_and_the_downtime_of_each_move(tmp_
         rf"  {task}: RUNNING on b since epoch \d+, downtime {explained_ms} ms, not fenced", described_task
     )
     assert described.out.count("downtime") == 2, "of what moved; what has only been started has had none"
+    units = {unit["task"]: unit["downtime_ms"] for unit in described_json["connectors"][0]["units"]}
+    assert units[int(task.removeprefix("c-"))] == int(explained_ms)
+    assert list(units.values()).count(None) == 3
     assert CANARY not in done.out + as_json.out + moved.out
 
 
