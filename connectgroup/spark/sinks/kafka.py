@@ -424,7 +424,13 @@ class KafkaSink(DeadLetterSink):
         if isinstance(error, DataPlaneError):
             return error
         allowed = "a cluster that commits transactions"
-        if getattr(error.args[0] if error.args else None, "name", str)() in _FENCED:
+        problem = getattr(error.args[0] if error.args else None, "name", str)()
+        if problem == "MSG_SIZE_TOO_LARGE":
+            # A record that is too large alone has been found by now (``_write``).
+            allowed = (
+                "batch.size in sink.client below max.message.bytes of the topic, which several records exceed together"
+            )
+        elif problem in _FENCED:
             # No later owner of the task: the cluster says the same of a transaction that was open for too long.
             timeout_ms = self._settings.transaction_timeout_ms
             allowed = (

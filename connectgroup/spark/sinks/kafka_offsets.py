@@ -362,6 +362,10 @@ def transactional_producer(client: Mapping[str, str], producer_id: str, timeout_
             # A commit sends what is there at once: a long linger makes full batches, and delays nothing.
             "linger.ms": 50,
             "queue.buffering.max.messages": 1_000_000,
+            # With more, records are lost: of the first requests to a partition, some may find no leader yet and a later
+            # one be written. A broker takes those that are sent again for copies of what it has, and the client
+            # counts them as delivered.
+            "max.in.flight.requests.per.connection": 1,
             # As Kafka's Java clients and Kafka Connect: other programs find a key in the partition that they expect,
             # and a key that Kafka Connect has written stays in its partition.
             "partitioner": "murmur2_random",
