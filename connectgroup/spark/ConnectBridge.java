@@ -1327,7 +1327,7 @@ public class SinkRun implements SinkTaskContext {
     }
   }
 
-  private List records(VectorSchemaRoot root, Map reached) {
+  private List records(VectorSchemaRoot root, Map reached) throws Exception {
     List found = new ArrayList(root.getRowCount());
     VarCharVector topics = (VarCharVector) root.getVector("topic");
     IntVector partitions = (IntVector) root.getVector("partition");
@@ -1357,7 +1357,8 @@ public class SinkRun implements SinkTaskContext {
         for (int step = 0; step < transforms.size() && record != null; step++) {
           record = (SinkRecord) ((TransformStep) transforms.get(step)).applyTo(record);
         }
-      } catch (RuntimeException error) {
+      } catch (Exception error) {
+        // Code in Kotlin or Scala declares no checked exceptions.
         if (letters == null) throw error;
         letters.add(stage, raw, error);
         continue;

@@ -87,8 +87,15 @@ public class TestSinkPlugin extends SinkConnector {
             Appending.deaf();
         }
 
+        /** As code in Kotlin or Scala does, which declares no checked exceptions. */
+        @SuppressWarnings("unchecked")
+        private static <E extends Exception> void raise(Exception error) throws E {
+            throw (E) error;
+        }
+
         @Override
         public SchemaAndValue toConnectData(String topic, byte[] value) {
+            if (new String(value).equals("hush")) Shouting.<RuntimeException>raise(new java.io.IOException("not aloud"));
             return new SchemaAndValue(Schema.OPTIONAL_STRING_SCHEMA, new String(value).toUpperCase());
         }
     }

@@ -1045,6 +1045,23 @@ def test_converters_may_be_those_of_another_plugin(
     assert (tmp_path / "closed.txt").read_text() == "close\n"
 
 
+def test_checked_exception_of_a_converter_is_a_dead_letter(
+    cluster: Cluster, tmp_path: Path, kafka: str, topic_name: str
+) -> None:
+    config = appending(tmp_path, kafka, topic_name) | {
+        "value.converter": "tests.TestSinkPlugin$Shouting",
+        "errors.tolerance": "all",
+        "errors.deadletterqueue.topic.name": f"{topic_name}-bad",
+        "errors.deadletterqueue.topic.replication.factor": "1",
+    }
+    produce(kafka, topic_name, [(0, "k0", "hush"), (0, "k1", "b")])
+    run = cluster.start(config)
+    run.wait(lambda: group_offsets(kafka, topic_name) == [2])
+    assert records_in(tmp_path) == ["0 1 k1 B"]
+    ((_, letter),) = committed(kafka, f"{topic_name}-bad")
+    assert "java.io.IOException: not aloud (at tests." in json.loads(letter)["reason"]
+
+
 @pytest.mark.parametrize("setting", ["key.converter", "value.converter", "header.converter"])
 def test_converter_that_no_plugin_has_is_known_before_a_task_starts(
     cluster: Cluster, tmp_path: Path, setting: str
