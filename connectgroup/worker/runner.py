@@ -561,7 +561,7 @@ class TaskRunner:
                 # A connector writes task lists only, and the coordinator rejects those of a former owner.
                 fenced=run.fenced or run.grant.unit.is_connector,
                 fenced_by=error.token if isinstance(error, Fenced) else -1,
-                idle_ms=round(1_000 * idle_s),
+                idle_ms=min(round(1_000 * idle_s), 2**31 - 1),
             )
         )
 
