@@ -17,7 +17,7 @@ from ..dataplane.java_plugins import set_plugin_path
 from ..errors import ConfigError, ConnectGroupError
 from ..loggers import FORMAT_VARIABLE, FORMATS, limit_repeats
 from .completion import complete
-from .errors import OptionNames, OptionsInLog, UsageError, report_error
+from .errors import INTERRUPTED, OptionNames, OptionsInLog, UsageError, report_error
 from .parser import arranged, build_parser
 
 OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
@@ -93,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         as_json, checks = getattr(options, "json", False), getattr(options, "check", False)
         return report_error(error, options.names, as_json=as_json, serves=hasattr(options, "serves"), checks=checks)
     except KeyboardInterrupt:
-        return 130
+        return INTERRUPTED
 
 
 def _open_closed_streams() -> None:
@@ -173,7 +173,7 @@ def _run(command: Coroutine[Any, Any, int], loop_factory: Callable[[], asyncio.A
         try:
             return await command
         except KeyboardInterrupt:  # of ``at_interrupt``
-            return 130
+            return INTERRUPTED
 
     with asyncio.Runner(loop_factory=loop_factory) as runner:
         return runner.run(run())

@@ -51,6 +51,9 @@ REJECTED: Final = 2
 """Wrong options, files or settings, and requests that are rejected for no other reason below. ``up``, ``coordinator``,
 ``worker``, ``proxy`` and ``rest`` have this code for every error: a restart would not help."""
 
+INTERRUPTED: Final = 130
+"""Ctrl-C, as shells have it."""
+
 
 class UsageError(ConnectGroupError):
     """Arguments that the command line does not have."""

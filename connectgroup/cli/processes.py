@@ -22,7 +22,7 @@ from ..gc_tuning import give_back_large_blocks, short_collections
 from ..private import make_private
 from ..protocol.units import counted, printable
 from .arguments import allowed_paths_of, secrets_of
-from .errors import port_option, renamed
+from .errors import INTERRUPTED, port_option, renamed
 from .http import metrics_server, print_rest, rest_server
 from .render import print_line
 from .requests import ACCESS_OPTIONS, admin_of
@@ -41,9 +41,8 @@ LIMITS: Final = (
 )
 """Options of a coordinator that are settings of the same name."""
 
-INTERRUPTED: Final = 130
-"""Exit code of a process that a second Ctrl-C has ended."""
 SAME_SIGNAL_S: Final = 0.3
+"""For how long after the first signal another one counts as a copy of it."""
 END_TIMEOUT_S: Final = 5.0
 """How long a process may take to end at a second Ctrl-C."""
 

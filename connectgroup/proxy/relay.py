@@ -299,10 +299,8 @@ class BrokerRelay(asyncio.Protocol):
             self._connecting.cancel()
         if self._transport is not None:
             self._transport.abort()
-        # Nobody waits for the responses any more: the client's connection counts until it has all of them.
-        pending, self._pending = self._pending, deque()
-        for request in pending:
-            request.respond(None)
+        # The client is gone, and its connection counts until each of its requests has an answer.
+        self._drop_pending()
 
     # ---- from the broker
 
@@ -370,12 +368,15 @@ class BrokerRelay(asyncio.Protocol):
     def _fail(self, why: str) -> None:
         """The pending requests get no response: their client's connection is closed, and the client retries."""
         self._broker.on_lost(why)
+        self._drop_pending()
+        if not self._closed:
+            self._on_writable()
+
+    def _drop_pending(self) -> None:
         pending, self._pending = self._pending, deque()
         self._unsent, self._unsent_bytes = [], 0
         for each in pending:
             each.respond(None)
-        if not self._closed:
-            self._on_writable()
 
 
 def for_broker(request: TxnOffsetCommitRequest, token: str) -> TxnOffsetCommitRequest:

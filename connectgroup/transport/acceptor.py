@@ -165,7 +165,6 @@ class Handshake(asyncio.Protocol):
         self._on_begin, self._on_end = on_begin, on_end
         self._early: list[bytes] = []  # what arrived although reading was paused
         self._task: asyncio.Task[None] | None = None  # the handshake
-        self._is_lost = False  # ``connection_lost`` changes it
         self.client_host, self.descriptor = "", -1
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -190,7 +189,7 @@ class Handshake(asyncio.Protocol):
                 )
                 loop.call_soon(self._pass_on)  # when ``start_tls`` waits, and the bytes of the connection are for TLS
                 secured = await starting
-            if self._transport.is_closing() or self._is_lost:  # it may have been lost since the handshake
+            if self._transport.is_closing():  # it may have been lost since the handshake
                 secured, failure = None, f"{failure}: {LOST}"
         except (OSError, ssl.SSLError) as error:  # a timeout is an OSError
             failure = f"closed: no TLS handshake: {printable(reason(error) or LOST, limit=150)}"
@@ -223,9 +222,6 @@ class Handshake(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """The client's first request, which may arrive together with the end of its handshake."""
         self._early.append(data)
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._is_lost = True
 
     def abort(self) -> None:
         """Close immediately."""

@@ -77,7 +77,7 @@ class LeaseContract:
         await asyncio.gather(appending, return_exceptions=True)
         await second.connect()
         async with asyncio.timeout(60):
-            await second.stand_by()  # until nobody renews the lease any more
+            await second.stand_by()  # until the lease has expired without a renewal
         async with opened(second):
             assert await contents(second) == []
 
