@@ -342,10 +342,12 @@ async def recover_log(options: argparse.Namespace) -> int:
             recovered += names
             unreadable += errors
     finally:  # also of the partitions before one that another coordinator owns
-        for group_id in sorted(recovered):
+        if options.json and recovered:
+            print_json({"recovered": sorted(recovered)})
+        for group_id in sorted(recovered) if not options.json else ():
             print(f"group {printable(group_id)}: recovered")
     if unreadable:
         raise LogError("; ".join(map(str, unreadable)))
     if not recovered:
-        print("no group to recover")
+        print('{"recovered": []}' if options.json else "no group to recover")
     return 0

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from ..client.admin import Admin
     from ..rest.events import Rates
 
+Serving = Callable[[], AbstractAsyncContextManager[str]]
+"""A server that is ready: it serves in this context, which yields its URL."""
+
 
 def print_rest(url: str) -> None:
     """Print where the REST API and the live page are."""
@@ -26,11 +30,12 @@ def print_rest(url: str) -> None:
 @contextlib.asynccontextmanager
 async def rest_server(
     admin: Admin, options: argparse.Namespace, port: int, *, rates: Rates | None = None
-) -> AsyncIterator[str]:
-    """Serve the REST API; yields its URL.
+) -> AsyncIterator[Serving]:
+    """Make the REST API ready, before anything else starts: its settings and files are checked, its port is taken.
 
     Raises:
-        ConfigError: a connector class that clients may use is not installed.
+        ConfigError: a setting or a file cannot be used, or a connector class that clients may use is not installed.
+        TransportError: the port is in use, or the host is not an address of this machine.
     """
     from ..plugins import available
 
@@ -42,6 +47,9 @@ async def rest_server(
                 name,
                 ", ".join(installed) or "none (connectors are not installed)",
             )
+    # Both would have the port until they listen.
+    if port and (options.rest_host, port) == (getattr(options, "host", None), getattr(options, "port", None)):
+        raise ConfigError("--rest-port", port, "another one than --port, or 0 for any")
     values = {
         "host": options.rest_host,
         "port": port,
@@ -65,8 +73,8 @@ async def rest_server(
     }
     names = {field: f"rest_{field}" for field in values if hasattr(options, f"rest_{field}")}
     option = "--rest-port" if hasattr(options, "rest_port") else "--port"
-    async with _http_server(admin, values, names, option, rates) as url:
-        yield url
+    async with _http_server(admin, values, names, option, rates) as serving:
+        yield serving
 
 
 def _known_secrets(options: argparse.Namespace) -> dict[str, Any]:
@@ -83,15 +91,16 @@ async def metrics_server(port: int | None) -> AsyncIterator[str]:
     if port is None:
         yield ""
         return
-    async with _http_server(None, {"port": port}, {"port": "metrics_port"}, "--metrics-port") as url:
+    ready = _http_server(None, {"port": port}, {"port": "metrics_port"}, "--metrics-port")
+    async with ready as serving, serving() as url:
         yield f"{url}/metrics"
 
 
 @contextlib.asynccontextmanager
 async def _http_server(
     admin: Admin | None, values: dict[str, Any], names: Mapping[str, str], option: str, rates: Rates | None = None
-) -> AsyncIterator[str]:
-    """Run a ``RestServer`` with these settings; yields its URL.
+) -> AsyncIterator[Serving]:
+    """A ``RestServer`` with these settings, which has its port.
 
     Args:
         option: of the port.
@@ -108,13 +117,28 @@ async def _http_server(
     except ModuleNotFoundError as error:
         what = "the REST API" if admin is not None else "--metrics-port"
         raise PluginError(f"{what} requires {error.name}; allowed: pip install 'connectgroup[rest]'") from error
-    try:
+
+    @contextlib.contextmanager
+    def named() -> Iterator[None]:
+        try:
+            with port_option(option):
+                yield
+        except ConfigError as error:
+            raise renamed(error, names.get(error.field, error.field)) from error
+
+    @contextlib.asynccontextmanager
+    async def serving() -> AsyncIterator[str]:
+        try:
+            with named():
+                await server.start()
+            yield server.url
+        finally:
+            await server.close()
+
+    with named():
         server = RestServer(admin, checked(RestConfig, values), rates=rates)
-        with port_option(option):
-            await server.start()
-    except ConfigError as error:
-        raise renamed(error, names.get(error.field, error.field)) from error
+        await server.open()
     try:
-        yield server.url
+        yield serving
     finally:
-        await server.close()
+        server.release()

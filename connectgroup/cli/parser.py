@@ -325,9 +325,11 @@ def build_parser() -> argparse.ArgumentParser:
         help="after an older copy of a coordinator's log was put back: let workers and sinks continue from it",
     )
     recover.add_argument("log", help=f"{LOG_FORMS}; postgresql://USER@HOST:PORT/DATABASE or kafka://HOST:PORT/TOPIC")
+    add_json(recover)
     recover.set_defaults(run=subcommand("groups.recover_log"))
 
     prepare = commands.add_parser("prepare", help="archive the classes that Spark loads: workers start sooner; once")
+    add_json(prepare)
     prepare.set_defaults(run=subcommand("processes.prepare_spark"))
 
     replaying = commands.add_parser("replay", help="print the history of a group from its log, which is only read")

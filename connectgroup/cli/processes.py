@@ -23,8 +23,8 @@ from ..private import make_private
 from ..protocol.units import counted, printable
 from .arguments import allowed_paths_of, secrets_of
 from .errors import INTERRUPTED, port_option, renamed
-from .http import metrics_server, print_rest, rest_server
-from .render import print_line
+from .http import Serving, metrics_server, print_rest, rest_server
+from .render import print_json, print_line
 from .requests import ACCESS_OPTIONS, admin_of
 
 if TYPE_CHECKING:
@@ -85,6 +85,8 @@ async def run_up(options: argparse.Namespace) -> int:
     if options.metrics_port is not None and not 0 <= options.metrics_port <= last_port:
         allowed = f"0 to {last_port} for {options.workers} workers, each at a port of its own"
         raise ConfigError("--metrics-port", options.metrics_port, allowed)
+    if options.metrics_port:
+        _check_metrics_ports(options.metrics_port + 1, options.workers)
     with _settings_of_coordinator():
         supervisor = Supervisor(
             options.group,
@@ -114,6 +116,10 @@ async def run_up(options: argparse.Namespace) -> int:
         stack.enter_context(short_collections())
         give_back_large_blocks()
         metrics_url = await stack.enter_async_context(metrics_server(options.metrics_port))
+        rest = None
+        if options.rest_port is not None:
+            ready = rest_server(supervisor.admin, options, options.rest_port, rates=supervisor.rows_per_second)
+            rest = await stack.enter_async_context(ready)  # what is wrong is known before the workers start
         with port_option("--port"):
             starting = stack.enter_async_context(supervisor)
             if not await _unless_stopped(starting, stopping, lambda: not supervisor.serves):
@@ -122,11 +128,8 @@ async def run_up(options: argparse.Namespace) -> int:
         print(f"connectors may use files in {', '.join(map(str, paths))} (--allowed-path)", flush=True)
         if metrics_url:
             print(f"metrics at {metrics_url}", flush=True)
-        if options.rest_port is not None:
-            url = await stack.enter_async_context(
-                rest_server(supervisor.admin, options, options.rest_port, rates=supervisor.rows_per_second)
-            )
-            print_rest(url)
+        if rest is not None:
+            print_rest(await stack.enter_async_context(rest()))
         pause_s = 1.0
         shown = (await supervisor.describe()).rebalances
         if earlier := [each for each in shown if 0 <= each.finished_ms < started_ms]:
@@ -252,13 +255,31 @@ def _check_connections(workers: int, config: CoordinatorConfig) -> None:
             raise ConfigError(name, limit, f"{needed} or more for {workers} workers, two for each and one for commands")
 
 
+def _check_metrics_ports(first: int, workers: int) -> None:
+    """Reject ports that other programs have: a worker whose port it is would end, and not be started again.
+
+    Raises:
+        TransportError: one of them cannot be used.
+    """
+    from ..transport.acceptor import bind, cannot_listen
+
+    for port in range(first, first + workers):
+        with port_option("--metrics-port"):
+            try:
+                taken = bind(["127.0.0.1"], port)
+            except OSError as error:
+                raise cannot_listen("127.0.0.1", port, error) from error
+        for each in taken:
+            each.close()
+
+
 async def serve_rest(options: argparse.Namespace) -> int:
     stopping = _stop_event()
     admin = admin_of(options, client_id="rest")
     # A full collection would delay every request for some 50 ms.
     give_back_large_blocks()
     with short_collections():
-        async with admin, rest_server(admin, options, options.port) as url:
+        async with admin, rest_server(admin, options, options.port) as rest, rest() as url:
             print(f"REST at {url}, group {options.group}", flush=True)
             print(f"page at {url}/page", flush=True)
             await stopping.wait()
@@ -285,14 +306,14 @@ async def _serve_groups(
     server: GroupServer,
     line: str,
     connections: int,
-    rest: AbstractAsyncContextManager[str] | None = None,
+    rest: AbstractAsyncContextManager[Serving] | None = None,
 ) -> int:
     """Serve until a signal arrives.
 
     Args:
         line: printed once the port is open, with the address.
         connections: how many sockets the server may need.
-        rest: a REST server, which runs while the server does.
+        rest: a REST server, which has its port before the server starts, and runs while the server does.
     """
     if options.log is None:
         _make_directory("--data", options.data)
@@ -303,6 +324,7 @@ async def _serve_groups(
         stack.enter_context(short_collections())
         give_back_large_blocks()
         metrics_url = await stack.enter_async_context(metrics_server(options.metrics_port))
+        serving = await stack.enter_async_context(rest) if rest is not None else None
         with port_option("--port"):
             if not await _unless_stopped(server.start(), stopping):
                 return 0
@@ -310,7 +332,7 @@ async def _serve_groups(
         if metrics_url:
             print(f"metrics at {metrics_url}", flush=True)
         try:
-            async with rest or contextlib.nullcontext("") as url:
+            async with serving() if serving is not None else contextlib.nullcontext("") as url:
                 if url:
                     print_rest(url)
                 await stopping.wait()
@@ -381,7 +403,8 @@ async def serve_worker(options: argparse.Namespace) -> int:
             await serve_metrics()
         if options.rest_port is not None:
             admin = await stack.enter_async_context(admin_of(options, client_id="rest"))
-            url = await stack.enter_async_context(rest_server(admin, options, options.rest_port))
+            rest = await stack.enter_async_context(rest_server(admin, options, options.rest_port))
+            url = await stack.enter_async_context(rest())
             logger.info("REST at %s, page at %s/page", url, url)
         try:
             restarts = await run_worker(
@@ -426,7 +449,8 @@ async def prepare_spark(options: argparse.Namespace) -> int:
     from ..spark.warm_up import prepare
     from ..threads import off_loop
 
-    print("starting Spark to record its classes; this takes up to a minute", file=sys.stderr, flush=True)
+    if not options.json:
+        print("starting Spark to record its classes; this takes up to a minute", file=sys.stderr, flush=True)
     preparing = asyncio.create_task(off_loop("prepare Spark", prepare))
     try:
         archive = await asyncio.shield(preparing)
@@ -436,7 +460,11 @@ async def prepare_spark(options: argparse.Namespace) -> int:
         await asyncio.wait({preparing}, timeout=END_TIMEOUT_S)  # it deletes what it has written
         preparing.cancel() or preparing.exception()  # read, so that asyncio does not report it
         raise
-    print(f"prepared: {archive} ({archive.stat().st_size >> 20} MB); Spark starts sooner from now on")
+    size = archive.stat().st_size
+    if options.json:
+        print_json({"archive": str(archive), "bytes": size})
+    else:
+        print(f"prepared: {archive} ({size >> 20} MB); Spark starts sooner from now on")
     return 0
 
 

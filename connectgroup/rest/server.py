@@ -32,7 +32,7 @@ STOP_TIMEOUT_S: Final = 5
 
 
 class RestServer:
-    """Serves one group; ``start`` opens the port, ``close`` closes it. The admin client belongs to the caller."""
+    """Serves one group from ``start`` to ``close``. The admin client belongs to the caller."""
 
     def __init__(self, admin: Admin | None, config: RestConfig, *, rates: Rates | None = None) -> None:
         """Store the arguments.
@@ -43,6 +43,11 @@ class RestServer:
         """
         self.config, self.port, self._rates = config, config.port, rates
         self._admin = admin
+        # What the files of the settings say; replaced by open.
+        self._users: dict[str, str] | None = None
+        self._readers: frozenset[str] = frozenset()
+        self._rules: AccessRules | None = None
+        self._certificate: Certificate | None = None
         self._server: uvicorn.Server | None = None
         self._sockets: list[socket.socket] = []
         self._serving: asyncio.Task[None] | None = None
@@ -57,8 +62,8 @@ class RestServer:
         host = f"[{self.config.host}]" if ":" in self.config.host else self.config.host
         return f"http{'s' if self.config.certificate else ''}://{host}:{self.port}"
 
-    async def start(self) -> None:
-        """Open the port and serve.
+    async def open(self) -> None:
+        """Read the files and take the port, so that what is wrong is known early; nothing is served before ``start``.
 
         Raises:
             ConfigError: the host is not a loopback address and there are no users or no certificate; or one of their
@@ -66,22 +71,37 @@ class RestServer:
             TransportError: the port is in use, or the host is not an address of this machine.
         """
         config = self.config
-        users, readers = _users(config)
-        rules = AccessRules(config.access_rules) if config.access_rules is not None else None
-        certificate = _certificate(config)
-        self._quotas = quotas_of(rules, config.requests_per_second_per_principal, server="rest")
+        self._users, self._readers = _users(config)
+        self._rules = AccessRules(config.access_rules) if config.access_rules is not None else None
+        self._certificate = _certificate(config)
         try:
             addresses = await resolve(config.host)
         except (OSError, RuntimeError) as error:  # RuntimeError: no thread for a name lookup
             raise TransportError(f"{config.host}: cannot be resolved: {reason(error)}") from error
-        if not all(map(is_loopback, addresses)) and (users is None or certificate is None):
+        if not all(map(is_loopback, addresses)) and (self._users is None or self._certificate is None):
             raise ConfigError(
                 "host",
                 config.host,
                 "a loopback address (127.0.0.1, ::1, localhost); others require users (basic authentication), and "
                 "certificate and key (TLS)",
             )
-        sockets = self._listen(addresses)
+        self._sockets = self._bound(addresses)
+
+    def release(self) -> None:
+        """Give the port back; for a server that was opened and not started."""
+        for each in self._sockets:
+            each.close()
+
+    async def start(self) -> None:
+        """Serve; ``open`` was called, or is.
+
+        Raises:
+            ConfigError, TransportError: as ``open``; or the audit log cannot be written.
+        """
+        if not self._sockets:
+            await self.open()
+        config, rules = self.config, self._rules
+        self._quotas = quotas_of(rules, config.requests_per_second_per_principal, server="rest")
         allowed_hosts = LOOPBACK_NAMES | {host.lower() for host in (config.host, *config.allowed_hosts)}
         context = None
         if self._admin is not None:
@@ -106,8 +126,8 @@ class RestServer:
         app = create_app(
             context,
             allowed_hosts=allowed_hosts,
-            users=users,
-            readers=readers,
+            users=self._users,
+            readers=self._readers,
             requests_per_second=config.requests_per_second,
         )
         server = uvicorn.Server(
@@ -135,13 +155,16 @@ class RestServer:
                 connections, config=server.config, server_state=server.server_state, app_state=server.lifespan.state
             )
 
-        self._connections = HttpConnections(_limits(config), certificate, new_protocol)
-        acceptor = Acceptor(sockets, self._connections.accept)
-        acceptor.start()
+        self._connections = HttpConnections(_limits(config), self._certificate, new_protocol)
+        acceptor = Acceptor(self._sockets, self._connections.accept)
+        try:
+            acceptor.start()
+        except OSError as error:  # another process has bound the port, too, and listens
+            raise cannot_listen(config.host, self.port, error) from error
         server.servers = [cast(asyncio.Server, acceptor)]  # only closed
         server.started = True
         self._connections.start()
-        self._server, self._sockets = server, sockets
+        self._server = server
         self._serving = asyncio.create_task(server.main_loop(), name=f"REST at {self.url}")
 
     async def close(self) -> None:
@@ -159,7 +182,7 @@ class RestServer:
             with suppress(NoThread):
                 await off_loop("close the audit log", self._audit.close)
 
-    def _listen(self, addresses: list[str]) -> list[socket.socket]:
+    def _bound(self, addresses: list[str]) -> list[socket.socket]:
         try:
             sockets = bind(addresses, self.port)
         except OSError as error:

@@ -199,6 +199,30 @@ LINES = {
         ["rest", "--readers", "{tmp}/none", "--coordinator", "{address}"],
         r"connectgroup: --readers: got '{tmp}/none'; allowed: a readable file \(No such file or directory\)",
     ),
+    "a port of REST that is too high, for up": (
+        ["up", "--port", "0", "--data", "{tmp}/unused", "--rest-port", "99999"],
+        r"connectgroup: --rest-port: got '99999'; allowed: a whole number from 0 to 65535",
+    ),
+    "a port of REST in use, for up": (
+        ["up", "--port", "0", "--data", "{tmp}/unused", "--rest-port", "{port}"],
+        r"connectgroup: 127.0.0.1:{port}: cannot listen: .*in use; another port, or 0 for any: --rest-port",
+    ),
+    "the coordinator's port for REST": (
+        ["up", "--port", "18474", "--data", "{tmp}/unused", "--rest-port", "18474"],
+        r"connectgroup: --rest-port: got '18474'; allowed: another one than --port, or 0 for any",
+    ),
+    "a port of metrics in use, for a worker of up": (
+        ["up", "--port", "0", "--data", "{tmp}/unused", "--metrics-port", "{port_below}"],
+        r"connectgroup: 127.0.0.1:{port}: cannot listen: .*in use; another port, or 0 for any: --metrics-port",
+    ),
+    "users of REST that cannot be read, for up": (
+        ["up", "--port", "0", "--data", "{tmp}/unused", "--rest-port", "0", "--rest-users", "{tmp}/none"],
+        r"connectgroup: --rest-users: got '{tmp}/none'; allowed: a readable file \(No such file or directory\)",
+    ),
+    "an unreachable address of REST in a coordinator": (
+        ["coordinator", "--port", "0", "--data", "{tmp}/unused", "--rest-port", "0", "--rest-host", "192.0.2.1"],
+        r"connectgroup: --rest-host: got '192.0.2.1'; allowed: a loopback address .*",
+    ),
     "Kafka's settings that cannot be read": (
         ["coordinator", "--port", "0", "--data", "{tmp}/unused", "--config", "{tmp}/none"],
         r"connectgroup: --config: got '{tmp}/none'; allowed: a readable file \(No such file or directory\)",
@@ -357,6 +381,7 @@ def placeholders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str,
             "other_program": f"127.0.0.1:{other.server_address[1]}",
             "pid": str(coordinator.pid),
             "port": address.rpartition(":")[2],
+            "port_below": str(int(address.rpartition(":")[2]) - 1),
             "tmp": str(root),
         }
         other.shutdown()

@@ -125,6 +125,7 @@ async def test_log_that_a_killed_coordinator_left_is_read_and_can_be_opened_afte
     assert {name: (copy / name).read_bytes() for name in before} == before
     recovered = await command("groups", "recover", copy)  # as after an older copy was put back
     assert (recovered.code, recovered.out) == (0, f"group {GROUP}: recovered\n")
+    assert json.loads((await command("groups", "recover", copy, "--json")).out) == {"recovered": [GROUP]}
     assert not connectgroup.replay(copy).final.members
     server = CoordinatorServer(checked(CoordinatorConfig, {"port": 0, "data": copy / "groups.sqlite"}))
     await server.start()
