@@ -117,6 +117,8 @@ def add_connectors(commands: Commands) -> None:
     )
     translate.set_defaults(run=subcommand("connectors.translate_connector"), action="translate")
     translate.add_argument("file", type=path, help="JSON or .properties; - reads JSON from standard input")
+    help_ = "print one object: the pipelines, what is different (notes), and what the file does not say (missing)"
+    translate.add_argument("--json", action="store_true", help=help_)
     translate.add_argument(
         "--bootstrap-servers", default="", metavar="HOST:PORT,...", help="the brokers of the Kafka Connect cluster"
     )

@@ -20,7 +20,7 @@ from ..private import temporary_directory, write_temporary
 from ..protocol.messages.common import config_of
 from ..protocol.messages.describe import DescribedConnector
 from ..protocol.records.connect import TargetState
-from ..protocol.units import CONNECTOR, Unit, counted, printable
+from ..protocol.units import CONNECTOR, Unit, counted, printable, shown
 from .arguments import allowed_paths_of, secrets_of
 from .render import print_json, print_line, print_table
 from .requests import admin_of, at_interrupt, check_group, connected
@@ -178,7 +178,8 @@ def _updated(before: DescribedConnector, version: int) -> str:
 
 
 async def translate_connector(options: argparse.Namespace) -> int:
-    """Print pipelines for a connector of Kafka Connect, and on the standard error what is different.
+    """Print pipelines for a connector of Kafka Connect as ``put`` reads them, and on the standard error what is
+    different; with ``--json`` all of it is one object.
 
     Exit code 1: a pipeline lacks a setting that the file does not say.
     """
@@ -193,8 +194,11 @@ async def translate_connector(options: argparse.Namespace) -> int:
     except ConfigError as error:
         raise ConfigError(f"{options.file}: config.{error.field}", error.value, error.allowed) from error
     found = [{"name": each.config["name"], "config": dict(each.config)} for each in pipelines]
-    print_json(found[0] if len(found) == 1 else found)
     missing = dict.fromkeys(text for each in pipelines for text in each.missing)
+    if options.json:
+        print_json({"connectors": found, "notes": list(notes), "missing": list(missing)})
+        return 1 if missing else 0
+    print_json(found[0] if len(found) == 1 else found)
     for text in (*notes, *missing):
         print(f"connectgroup: {text}", file=sys.stderr)
     return 1 if missing else 0
@@ -342,6 +346,9 @@ async def set_target_state(options: argparse.Namespace) -> int:
 
 
 async def restart_connector(options: argparse.Namespace) -> int:
+    if options.task is not None and (options.include_tasks or options.only_failed):
+        other = "--include-tasks" if options.include_tasks else "--only-failed"
+        options.parser.error(f"argument --task: not allowed with argument {other}")
     async with connected(options) as admin:
         try:
             before = await admin.describe_connector(options.group, options.name)
@@ -358,12 +365,24 @@ async def restart_connector(options: argparse.Namespace) -> int:
                 options.group, options.name, include_tasks=options.include_tasks, only_failed=options.only_failed
             )
         units = [str(Unit(options.name, task)) for task in restarted]
-        nothing = f"nothing: no {'failed' if options.only_failed else 'matching'} connector or task is assigned"
-        text = f"restarting {', '.join(units) or nothing}"
+        text = f"restarting {', '.join(units)}" if units else f"nothing restarted: {_not_restarted(options, before)}"
         _report(options, options.name, text, restarted=units)
         epochs = {unit.task: unit.owner_epoch for unit in before.units if unit.task in restarted}
         await wait_for(admin, options, options.name, later_than=epochs)
     return 0
+
+
+def _not_restarted(options: argparse.Namespace, connector: DescribedConnector) -> str:
+    """Why a restart concerned nothing of a connector."""
+    if options.only_failed:
+        failed = [str(Unit(options.name, unit.task)) for unit in connector.units if unit.state == "FAILED"]
+        if not failed:
+            return "nothing has failed"
+        if not options.include_tasks:
+            return f"the connector itself has not failed; --include-tasks restarts {shown(failed)} as well"
+    task = CONNECTOR if options.task is None else options.task
+    state = next((unit.state for unit in connector.units if unit.task == task), "new")
+    return f"{Unit(options.name, task)} is {state}, and no worker has it"
 
 
 async def connector_offsets(options: argparse.Namespace) -> int:
@@ -380,12 +399,12 @@ async def connector_offsets(options: argparse.Namespace) -> int:
             raise InvalidRequest(f"{offsets.NOT_STOPPED.format(name=printable(options.name))}, or: {stop}")
         if options.reset:
             done = await offsets.alter(admin, options.group, options.name, None, permissions=permissions)
-            _report(options, options.name, "offsets reset", reset=True)
-            if not done:
-                print(f"note: {_ELSEWHERE}", file=sys.stderr)
+            notes = [] if done else [_ELSEWHERE]
             if _appends(connector):
-                text = "the rows that its sink has stay there: those that are read again will be there twice"
-                print(f"note: {text}", file=sys.stderr)
+                notes.append("the rows that its sink has stay there: those that are read again will be there twice")
+            _report(options, options.name, "offsets reset", reset=True, notes=notes)
+            for note in notes:
+                report_progress(options, f"note: {note}")
         elif options.alter is not None:
             try:
                 with at_interrupt():
@@ -396,11 +415,11 @@ async def connector_offsets(options: argparse.Namespace) -> int:
                     raise
                 raise ConfigError(f"{options.alter}: {error.field}", error.value, error.allowed) from error
             done = await offsets.alter(admin, options.group, options.name, changes, permissions=permissions)
-            _report(
-                options, options.name, f"offsets of {counted(len(changes), 'partition')} altered", altered=len(changes)
-            )
-            if not done:
-                print(f"note: {_ELSEWHERE}", file=sys.stderr)
+            notes = [] if done else [_ELSEWHERE]
+            text = f"offsets of {counted(len(changes), 'partition')} altered"
+            _report(options, options.name, text, altered=len(changes), notes=notes)
+            for note in notes:
+                report_progress(options, f"note: {note}")
         else:
             found = await offsets.offsets(admin, options.group, options.name, permissions=permissions)
             _print_offsets(options, offsets_as_json(found))
@@ -625,7 +644,8 @@ async def edit_connector(options: argparse.Namespace) -> int:
             break
         except (ConfigError, InvalidRequest) as error:
             errors = options.names.in_text(str(error))
-            print(errors, file=sys.stderr, flush=True)
+            if not options.json:  # the next file begins with them
+                print(errors, file=sys.stderr, flush=True)
     async with connected(options) as admin:
         version = await admin.patch_connector(options.group, options.name, patch)
         if options.json:
@@ -685,7 +705,14 @@ async def _edited(text: str) -> str:
         InvalidRequest: there is no editor, or it failed.
         ConfigError: its file cannot be written.
     """
-    named = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
+    named = os.environ.get("VISUAL") or os.environ.get("EDITOR")
+    if not named:
+        if not (sys.stdin.isatty() and sys.stdout.isatty()):
+            raise InvalidRequest(
+                "there is no terminal for an editor; allowed: a program in EDITOR that needs none, or connectors patch "
+                "NAME SETTING=VALUE, or connectors config NAME and connectors put FILE"
+            )
+        named = "vi"
     try:
         words = shlex.split(named)
     except ValueError as error:

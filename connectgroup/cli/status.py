@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from ..errors import ConfigError, ConnectGroupError, ConnectorNotFound
+from ..errors import ConnectGroupError, ConnectorNotFound
 from ..protocol.messages.common import config_of
 from ..protocol.messages.describe import DescribedConnector, DescribedGroup, DescribedUnit
 from ..protocol.messages.progress import UNKNOWN, Progress, UnitEvent
@@ -76,7 +76,7 @@ async def show_status(options: argparse.Namespace) -> int:
         return 0
 
     if options.watch is not None and (options.check or options.json):
-        raise ConfigError("--watch", "--check or --json", "--watch alone")
+        options.parser.error(f"argument --watch: not allowed with argument {'--check' if options.check else '--json'}")
     return await _repeated(options, once)
 
 

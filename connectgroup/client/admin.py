@@ -70,7 +70,7 @@ from ..protocol.messages.describe import (
 from ..protocol.messages.offsets import FetchedTopic, GroupToFetch, OffsetFetchRequest, OffsetFetchResponse
 from ..protocol.messages.rejected import error_of
 from ..protocol.records.connect import TargetState
-from ..protocol.units import CONNECTOR, Unit, printable, shown
+from ..protocol.units import CONNECTOR, Unit, counted, printable, shown
 from ..transport.access import Access
 from ..transport.base import Client
 from ..transport.following import FollowingClient, parse_addresses
@@ -420,7 +420,8 @@ class Admin:
         connector = await self.describe_connector(group_id, name)
         chosen = [unit for unit in connector.units if unit.task == task != CONNECTOR]
         if not chosen:
-            raise ConnectorNotFound(f"connector {printable(name)} has no task {task}")
+            tasks = counted(sum(unit.task != CONNECTOR for unit in connector.units), "task")
+            raise ConnectorNotFound(f"connector {printable(name)} has no task {task}: it has {tasks}")
         return await self._restart(group_id, name, chosen)
 
     async def _restart(self, group_id: str, name: str, units: Sequence[DescribedUnit]) -> tuple[int, ...]:

@@ -174,7 +174,10 @@ async def test_offsets_are_shown_altered_from_a_file_and_reset(command: Command,
     ]
     reset = await command("connectors", "offsets", "c", "--reset")
     assert reset.out == "connector c: offsets reset\n"
-    assert reset.err == ("note: the rows that its sink has stay there: those that are read again will be there twice\n")
+    note = "the rows that its sink has stay there: those that are read again will be there twice"
+    assert reset.err == f"note: {note}\n"
+    again = await command("connectors", "offsets", "c", "--reset", "--json")
+    assert (json.loads(again.out), again.err) == ({"name": "c", "reset": True, "notes": [note]}, "")
     assert (await command("connectors", "patch", "c", "sink.insert.mode=upsert", "sink.pk.fields=a")).code == 0
     assert (await command("connectors", "offsets", "c", "--reset")).err == ""
     assert json.loads((await command("connectors", "offsets", "c", "--json")).out) == {"offsets": []}
@@ -550,6 +553,21 @@ async def test_restart_names_the_connector_and_its_tasks(command: Command, worke
     await command("connectors", "create", idle, "--wait")
     restarted = await command("connectors", "restart", "naps", "--include-tasks", "--json")
     assert json.loads(restarted.out) == {"name": "naps", "restarted": ["naps", "naps-0", "naps-1"]}
+    unknown = await command("connectors", "restart", "naps", "--task", "7")
+    assert (unknown.code, unknown.err) == (3, "connectgroup: connector naps has no task 7: it has 2 tasks\n")
+    both = await command("connectors", "restart", "naps", "--task", "1", "--only-failed")
+    assert (both.code, "argument --task: not allowed with argument --only-failed; see " in both.err) == (2, True)
+
+
+async def test_restart_of_nothing_says_why(command: Command, worker: None, idle: Path) -> None:
+    await command("connectors", "create", idle, "--wait")
+    assert (await command("connectors", "restart", "naps", "--only-failed")).out == (
+        "connector naps: nothing restarted: nothing has failed\n"
+    )
+    await command("connectors", "stop", "naps", "--wait")
+    for words, unit in (((), "naps"), (("--task", "1"), "naps-1")):
+        done = await command("connectors", "restart", "naps", *words)
+        assert done.out == f"connector naps: nothing restarted: {unit} is STOPPED, and no worker has it\n", done
 
 
 async def test_wait_reports_a_failed_task(command: Command, worker: None, idle: Path, tmp_path: Path) -> None:
@@ -761,6 +779,10 @@ async def test_edit_changes_nothing_unless_a_valid_change_is_saved(
         monkeypatch.setenv("EDITOR", program)
         failed = await command("connectors", "edit", "naps")
         assert (failed.code, failed.err.count("\n")) == (2, 1)
+    monkeypatch.delenv("EDITOR")
+    alone = await command("connectors", "edit", "naps")
+    assert (alone.code, alone.out) == (2, "")
+    assert alone.err.startswith("connectgroup: there is no terminal for an editor; allowed: a program in EDITOR")
     monkeypatch.setenv("EDITOR", "true")
     monkeypatch.setattr(tempfile, "tempdir", str(idle / "below"))
     full = await command("connectors", "edit", "naps")

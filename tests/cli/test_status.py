@@ -103,6 +103,9 @@ async def test_status_shows_failed_connectors_first_with_the_cause_before_the_at
     assert head == ["NAME", "STATE", "TASKS", "ROWS", "ROWS/S", "LAG", "ERRORS", "DEAD", "LETTERS", "LAST", "RECORD"]
     assert row.split()[:6] == ["c", "FAILED", "0/1", "1234", "0.0", "5"]
     assert row.endswith((" ago", "now"))
+    only = await group("connectors", "restart", "c", "--only-failed")
+    text = "the connector itself has not failed; --include-tasks restarts c-0 as well"
+    assert (only.code, only.out) == (0, f"connector c: nothing restarted: {text}\n")
     itself = group.status(-1, UnitState.FAILED, "no such class")
     await ask(group.coordinator, beat("a", group.epoch, statuses=(itself,)))
     row = next(line for line in (await group("status")).lines if line.startswith("c  "))
@@ -270,7 +273,8 @@ async def test_logs_follow_and_status_watch_go_on_until_they_are_interrupted(gro
             await process.wait()
     rejected = await group("status", "--watch", "--check")
     assert rejected.code == 3, "2 would say that something has failed"
-    assert rejected.err == "connectgroup: --watch: got '--check or --json'; allowed: --watch alone\n"
+    text = "connectgroup status: argument --watch: not allowed with argument --check; see connectgroup status --help\n"
+    assert rejected.err == text
 
 
 async def test_watch_and_follow_go_on_when_the_coordinator_is_back(tmp_path: Path) -> None:

@@ -206,6 +206,10 @@ def test_what_the_file_does_not_say_is_missing(
     assert code == 1
     assert any(missing in line for line in lines)
     assert printed
+    code, shown, more = translate(config, *options, "--json")
+    assert (code, more) == (1, [])
+    assert shown["connectors"] == (printed if isinstance(printed, list) else [printed])
+    assert [f"connectgroup: {each}" for each in (*shown["notes"], *shown["missing"])] == lines
 
 
 @pytest.mark.parametrize(
