@@ -115,6 +115,7 @@ async def put_connectors(options: argparse.Namespace) -> int:
                 elif connector is connectors[-1]:
                     print_json(done[0] if len(done) == 1 else done)
                 await _note_rejection(admin, options, connector.name, connector.config, version)
+                await _note_no_worker(admin, options, connector.name)
                 await wait_for(admin, options, connector.name, version=version)
         finally:
             if options.json and 0 < len(done) < len(connectors):
@@ -227,6 +228,7 @@ async def patch_connector(options: argparse.Namespace) -> int:
         changed = text != UNCHANGED
         _report(options, options.name, f"{text}, version {version}", version=version, changed=changed)
         await _note_rejection(admin, options, options.name, checked, version, changed=patch)
+        await _note_no_worker(admin, options, options.name)
         await wait_for(admin, options, options.name, version=version)
     return 0
 
@@ -341,6 +343,7 @@ async def set_target_state(options: argparse.Namespace) -> int:
         version = await admin.set_state(options.group, options.name, STATES[options.action])
         done = {"resume": "resumed", "pause": "paused", "stop": "stopped"}[options.action]
         _report(options, options.name, f"{done}, version {version}", version=version)
+        await _note_no_worker(admin, options, options.name)
         await wait_for(admin, options, options.name, version=version, state=STATES[options.action].name)
     return 0
 
@@ -485,6 +488,15 @@ async def _note_rejection(
             f"note: {printable(', '.join(references))}: only a worker can tell whether it may resolve the references;"
         )
         report_progress(options, f"{text} --wait or connectgroup connectors status {printable(name)} shows it")
+
+
+async def _note_no_worker(admin: Admin, options: argparse.Namespace, name: str) -> None:
+    """Say that a connector which should run waits for the first worker of its group."""
+    with suppress(ConnectGroupError):  # the change itself is made
+        group = await admin.describe(options.group, connectors=(name,), connectors_only=True)
+        if group.state == "Empty" and any(each.target_state == "RUNNING" for each in group.connectors):
+            text = f"note: group {printable(group.group_id)} has no worker: {printable(name)} runs when one joins"
+            report_progress(options, text)
 
 
 def _report(options: argparse.Namespace, name: str, text: str, **fields: object) -> None:
@@ -654,6 +666,7 @@ async def edit_connector(options: argparse.Namespace) -> int:
             text = f"updated, version {version}: {counted(len(patch), 'setting')} changed"
             print(f"connector {options.name}: {text}", flush=True)
         await _note_rejection(admin, options, options.name, config, version, changed=patch)
+        await _note_no_worker(admin, options, options.name)
         await wait_for(admin, options, options.name, version=version)
     return 0
 

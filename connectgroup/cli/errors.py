@@ -102,8 +102,10 @@ _SETTINGS: Final = {
 _PHRASES: Final = {
     "access=Access(credentials=...)": "--credentials FILE",
     "access=Access(tls=...)": "--tls-ca FILE (and --tls-cert, --tls-key)",
+    "Changes.Connector:": "name:",
 }
-"""What a program writes that connects to a coordinator, and the options for it."""
+"""What a program writes that connects to a coordinator, and the options for it; a field of a request, as REST has it.
+"""
 
 
 _ABOUT_NAMES: Final = tuple(cls for cls, kind, _ in _KINDS if kind in ("not_found", "conflict"))

@@ -95,6 +95,10 @@ LINES = {
         ["up", "--workers", "3", "--max-connections", "6", "--data", "{tmp}/up", "--port", "0"],
         r"connectgroup: --max-connections: got '6'; allowed: 7 or more for 3 workers, two for each and .*",
     ),
+    "an empty name of a connector": (
+        ["connectors", "delete", "", "--coordinator", "{address}"],
+        r"connectgroup: name: got ''; allowed: a non-empty name",
+    ),
     "a missing file": (
         ["connectors", "put", "{tmp}/none.json", "--coordinator", "{address}"],
         r"connectgroup: file: got '{tmp}/none.json'; allowed: a readable file \(No such file or directory\)",

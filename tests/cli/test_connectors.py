@@ -623,7 +623,7 @@ async def test_list_shows_a_connector_that_failed_to_start(
     with idle.open("a") as file:
         file.write("log=${env:NOT_ALLOWED}\n")
     done = await command("connectors", "create", idle, "--wait")
-    assert (done.code, "note: " in done.err) == (7, False)
+    assert (done.code, "note: worker" in done.err) == (7, False)
     noted = (await command("connectors", "put", idle)).err
     assert noted.startswith("note: worker w does not run naps: ")
     assert "log: got '${env:NOT_ALLOWED}'; allowed: a variable that --secret-env allows: none" in noted
