@@ -72,7 +72,9 @@ async def _groups_of(options: argparse.Namespace) -> AsyncIterator[Admin | Broke
 
 async def describe_groups(options: argparse.Namespace) -> int:
     if options.type and (options.members or options.offsets):
-        raise ConfigError("--type", "also --members or --offsets", "--type alone")
+        options.parser.error(
+            f"argument --type: not allowed with argument --{'members' if options.members else 'offsets'}"
+        )
     async with _groups_of(options) as admin:
         group = await admin.describe(options.group)
         if options.offsets and group.group_type in ("", GROUP_TYPE):

@@ -28,7 +28,7 @@ from ..protocol.units import counted, printable
 from ..threads import off_loop
 from .arguments import secrets_of
 from .render import print_json, print_line, print_table
-from .requests import check_group, connected
+from .requests import OtherServerAway, check_group, connected
 
 if TYPE_CHECKING:
     from ..client.admin import Admin
@@ -82,7 +82,7 @@ class KafkaConnect:
 
         Raises:
             ConnectorNotFound: 404.
-            TransportError: no response.
+            OtherServerAway: no response.
             ConnectGroupError: any other error.
         """
         give_up_s = asyncio.get_running_loop().time() + REQUEST_S
@@ -121,7 +121,7 @@ class KafkaConnect:
             allowed = "a worker that answers"
             if isinstance(getattr(error, "reason", error), ssl.SSLCertVerificationError):
                 allowed = "a certificate for this host, of an authority that the system or a file in SSL_CERT_FILE has"
-            raise TransportError(f"Kafka Connect at {self.url}: {reason}; allowed: {allowed}") from error
+            raise OtherServerAway(f"Kafka Connect at {self.url}: {reason}; allowed: {allowed}") from error
 
     async def originals(self, only: Sequence[str]) -> list[Original]:
         """The connectors with their configurations, states and offsets, by name.

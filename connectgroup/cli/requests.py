@@ -25,6 +25,10 @@ RETRY_FOR_S: Final = 2.0
 """A coordinator that is being started or restarted is waited for this long."""
 
 
+class OtherServerAway(TransportError):
+    """No response of a server that is no coordinator; the error says what is allowed."""
+
+
 def admin_of(
     options: argparse.Namespace,
     *,
@@ -48,7 +52,7 @@ async def connected(options: argparse.Namespace, *, retry_for_s: float = RETRY_F
             yield admin
     except GroupIdNotFound as error:
         raise await _no_such_group(options) from error
-    except NotAuthenticated:
+    except (NotAuthenticated, OtherServerAway):
         raise
     except TransportError as error:
         raise TransportError(f"{error}; allowed: --coordinator with the address of a running coordinator") from error

@@ -291,6 +291,9 @@ async def test_errors_of_the_server_are_one_line(connect: FakeConnect, group: Li
     nowhere = await connectors(group, "import", "http://127.0.0.1:1")
     assert nowhere.err.startswith("connectgroup: Kafka Connect at http://127.0.0.1:1: ")
     assert nowhere.err.count("\n") == 1
+    await group.admin.put_connector(GROUP, "mine", {"connector.class": "idle"})
+    back = await connectors(group, "export", "--only", "mine", "http://127.0.0.1:1")
+    assert (back.code, back.err) == (nowhere.code, nowhere.err), "and not that of a coordinator"
     assert (await connectors(group, "import", "connect:8083")).err.startswith("connectgroup: URL: got 'connect:8083'")
     login = connect.url.replace("http://", "http://ann:a%40b@")
     assert (await connectors(group, "import", "--dry-run", login)).code == 0
