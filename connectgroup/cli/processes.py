@@ -86,7 +86,7 @@ async def run_up(options: argparse.Namespace) -> int:
         allowed = f"0 to {last_port} for {options.workers} workers, each at a port of its own"
         raise ConfigError("--metrics-port", options.metrics_port, allowed)
     if options.metrics_port:
-        _check_metrics_ports(options.metrics_port + 1, options.workers)
+        _check_metrics_ports(options.metrics_port, 1 + options.workers)
     with _settings_of_coordinator():
         supervisor = Supervisor(
             options.group,
@@ -255,7 +255,7 @@ def _check_connections(workers: int, config: CoordinatorConfig) -> None:
             raise ConfigError(name, limit, f"{needed} or more for {workers} workers, two for each and one for commands")
 
 
-def _check_metrics_ports(first: int, workers: int) -> None:
+def _check_metrics_ports(first: int, count: int) -> None:
     """Reject ports that other programs have: a worker whose port it is would end, and not be started again.
 
     Raises:
@@ -263,7 +263,7 @@ def _check_metrics_ports(first: int, workers: int) -> None:
     """
     from ..transport.acceptor import bind, cannot_listen
 
-    for port in range(first, first + workers):
+    for port in range(first, first + count):
         with port_option("--metrics-port"):
             try:
                 taken = bind(["127.0.0.1"], port)

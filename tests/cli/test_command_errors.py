@@ -175,6 +175,10 @@ LINES = {
         ["workers", "restart", "w1", "--group", "nosuch", "--coordinator", "{address}"],
         r"connectgroup: no such group 'nosuch'; groups here: .*",
     ),
+    "the type and the members of a group": (
+        ["groups", "describe", "g", "--type", "--members"],
+        r"connectgroup groups describe: argument --type: not allowed with argument --members; see .* --help",
+    ),
     "a restart of no worker": (
         ["workers", "restart"],
         r"connectgroup workers restart: the following arguments are required: name; see .* --help",
@@ -217,7 +221,7 @@ LINES = {
     ),
     "a port of metrics in use, for a worker of up": (
         ["up", "--port", "0", "--data", "{tmp}/unused", "--metrics-port", "{port_below}"],
-        r"connectgroup: 127.0.0.1:{port}: cannot listen: .*in use; another port, or 0 for any: --metrics-port",
+        r"connectgroup: 127.0.0.1:\d+: cannot listen: .*in use; another port, or 0 for any: --metrics-port",
     ),
     "users of REST that cannot be read, for up": (
         ["up", "--port", "0", "--data", "{tmp}/unused", "--rest-port", "0", "--rest-users", "{tmp}/none"],
