@@ -213,6 +213,8 @@ class LeasedLog(SharedLog):
         self._process = process or uuid.uuid4().hex
         self._lease_s, self._max_batch_bytes, self._compact_after = lease_s, max_batch_bytes, compact_after
         self._lost_records = "it was restored" if restored else ""
+        # From which epoch on another coordinator has made good for that, once it serves: ``_note_losses``.
+        self._recovered_from: float = math.inf
         self._seen: OwnerRow | None = None  # set by ``_look``
         self._seen_since_s = 0.0
         self._known = (0, 0)  # the highest epoch and offset that this process knows to have been durable
@@ -293,19 +295,33 @@ class LeasedLog(SharedLog):
         if seen is None or (row.epoch, row.renewals, row.holder) != (seen.epoch, seen.renewals, seen.holder):
             self._seen_since_s = now_s
         self._seen = row
+        self._note_losses(row)
+        self._known = max(self._known, (row.epoch, row.last))
+        if not row.holder or row.holder.partition(":")[0] == self._process:
+            return self._seen_since_s - now_s
+        return self._seen_since_s + row.lease_ms / 1000 - now_s
+
+    def _note_losses(self, row: OwnerRow) -> None:
+        """Note whether acknowledged records may be missing, until another coordinator serves the log all the same: its
+        owner has found its last record there, or a successor, whose epochs begin above all former ones, has recovered
+        the groups. To recover them once more would end all tasks."""
+        is_elsewhere = row.server != row.current
         if (row.epoch, row.last) < self._known:
             self._lost_records = (
                 f"it ends at record {row.last} of epoch {row.epoch}, but record {self._known[1]} of epoch "
                 f"{self._known[0]} was written"
             )
-        elif row.server != row.current and (row.epoch != self._owned[0] or row.last < self._owned[1]):
-            self._lost_records = (
-                f"it was restored, or is on another server than before: {row.current}, not {row.server}"
-            )
-        self._known = max(self._known, (row.epoch, row.last))
-        if not row.holder or row.holder.partition(":")[0] == self._process:
-            return self._seen_since_s - now_s
-        return self._seen_since_s + row.lease_ms / 1000 - now_s
+            # The identity that is noted tells who serves; where it has not changed, nothing does.
+            self._recovered_from = row.epoch + RESTORED_EPOCHS if is_elsewhere else math.inf
+        elif is_elsewhere:
+            has_all = row.epoch == self._owned[0] and row.last >= self._owned[1]
+            if not has_all and not self._lost_records:
+                self._lost_records = (
+                    f"it was restored, or is on another server than before: {row.current}, not {row.server}"
+                )
+                self._recovered_from = row.epoch
+        elif row.epoch >= self._recovered_from:
+            self._lost_records, self._recovered_from = "", math.inf
 
     def _yield_s(self) -> float:
         """How long to leave a partition that was released to the coordinator that it was handed to."""
@@ -408,7 +424,7 @@ class LeasedLog(SharedLog):
         if not await term.until_lost(self.store.mark_serving(term.holder)):
             term.end("another coordinator has opened it")
             raise LogFenced(term.lost.result())
-        self._lost_records = ""
+        self._lost_records, self._recovered_from = "", math.inf
 
     async def append(self, records: Sequence[Record]) -> None:
         term = self._opened()

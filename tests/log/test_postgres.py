@@ -620,6 +620,51 @@ async def test_log_on_another_server_is_recovered_until_its_owner_has_proved_tha
         assert not fourth.lost_records
 
 
+@pytest.mark.parametrize("is_short", [False, True])
+async def test_log_that_another_coordinator_has_recovered_is_not_recovered_again(database: str, is_short: bool) -> None:
+    """A coordinator that stands by sees what the one that takes the log sees; a second recovery would end all tasks."""
+    (first, store), (second, _), (third, _) = (log_at(database, lease_s=60) for _ in range(3))
+    async with opened(first), session(database) as other:
+        await first.append([GroupRecord(group_id="g", epoch=3, created_ms=5_000), member("m")])
+        with pytest.raises(LogHeld):
+            await second.open()  # which sees the offset
+        store.cut = True
+        if is_short:
+            await other.execute("TRUNCATE connectgroup.records, connectgroup.groups")
+            await other.execute("UPDATE connectgroup.owner SET last = 0")
+        await other.execute("UPDATE connectgroup.owner SET server = 'a/00000001/1'")
+        with pytest.raises(LogHeld):
+            await second.open()
+        assert ("it ends at record 0" if is_short else "is on another server than before") in second.lost_records
+    async with opened(third):
+        with pytest.raises(LogHeld):
+            await second.open()
+        assert second.lost_records, "the groups are not recovered yet"
+        await recover_groups(third, now_ms=1_000)
+        await third.mark_serving()
+        with pytest.raises(LogHeld):
+            await second.open()
+        assert not second.lost_records
+    async with opened(second):
+        assert (second.lost_records, second.epoch) == ("", third.epoch + 1)
+
+
+async def test_log_of_which_the_owner_has_found_its_last_record_is_not_recovered_by_others(database: str) -> None:
+    """The database fails over to a synchronous standby: the owner goes on, and so does its successor."""
+    (first, store), (second, _) = (log_at(database, lease_s=60) for _ in range(2))
+    async with opened(first), session(database) as other:
+        await first.append([member("m")])
+        store.cut = True
+        await other.execute("UPDATE connectgroup.owner SET server = 'a/00000001/1'")
+        with pytest.raises(LogHeld):
+            await second.open()
+        assert "is on another server than before" in second.lost_records
+        store.cut = False
+        await first.check_writable()
+    async with opened(second):
+        assert (second.lost_records, second.epoch) == ("", first.epoch + 1)
+
+
 async def test_older_dump_that_is_put_back_while_no_coordinator_runs_is_recognized(
     postgres: str, database: str
 ) -> None:
