@@ -171,8 +171,13 @@ class LeasedStore(Protocol):
     async def append(self, epoch: int, last: int, rows: Sequence[Values], sums: Sums) -> bool:
         """Write rows and add their sums if epoch and last offset are these; returns whether they are."""
 
-    async def compact(self, epoch: int, offsets: Sequence[int], group: bytes, kept: tuple[int, int]) -> bool:
-        """Remove rows of a group and set its sums; returns as ``append``."""
+    async def compact(
+        self, epoch: int, offsets: Sequence[int], group: bytes, stored: tuple[int, int], kept: tuple[int, int]
+    ) -> bool:
+        """Remove rows of a group and set its sums, if epoch and sums are these; returns whether they are.
+
+        A database that has lost an earlier compaction, and nothing else, has more rows than its owner knows of.
+        """
 
     async def read(self, groups: Sequence[bytes] | None) -> tuple[list[Values], list[tuple[bytes, int, int]]]:
         """The rows of some or all groups in the order of their offsets, and their sums as stored."""
@@ -746,7 +751,7 @@ class _Term:
             offsets = {row.offset for row in kept}
             dropped = [row.offset for row in rows if row.offset not in offsets]
             sums = len(kept), sum(row.crc for row in kept) & 0xFFFFFFFF
-            await self._change(self._store.compact(self._epoch, dropped, group.encode(), sums), [group])
+            await self._change(self._store.compact(self._epoch, dropped, group.encode(), stored, sums), [group])
             if kept:
                 self._rows[group], self._sums[group] = kept, sums
             else:

@@ -665,6 +665,29 @@ async def test_log_of_which_the_owner_has_found_its_last_record_is_not_recovered
         assert (second.lost_records, second.epoch) == ("", first.epoch + 1)
 
 
+async def test_database_that_has_lost_no_more_than_a_compaction_damages_no_group(database: str) -> None:
+    """As after a fail-over to an asynchronous standby: all records are there, and some of which the owner knows no
+    longer. It reads the log again before it removes others."""
+    (log, _), (successor, _) = (log_at(database, lease_s=60) for _ in range(2))
+    async with opened(log), session(database) as other:
+        for host in "ab":
+            await log.append([member("m", host=host)])
+        for table in "records", "groups":
+            await other.execute(f"CREATE TABLE copied_{table} AS SELECT * FROM connectgroup.{table}")
+        assert await log.compact() == 1
+        for table in "records", "groups":
+            await other.execute(f"TRUNCATE connectgroup.{table}")
+            await other.execute(f"INSERT INTO connectgroup.{table} SELECT * FROM copied_{table}")
+        await log.append([member("m", host="c")])
+        with pytest.raises(LogFenced):
+            await log.compact()
+        assert "it has lost records" in await log.wait_lost()
+    async with opened(successor):
+        assert not successor.lost_records
+        assert await successor.compact() == 2
+        assert await contents(successor) == [member("m", host="c")]
+
+
 async def test_older_dump_that_is_put_back_while_no_coordinator_runs_is_recognized(
     postgres: str, database: str
 ) -> None:

@@ -182,10 +182,12 @@ class SimulatedStore(LeasedStore):
 
         return await self._call("append", effect)
 
-    async def compact(self, epoch: int, offsets: Sequence[int], group: bytes, kept: tuple[int, int]) -> bool:
+    async def compact(
+        self, epoch: int, offsets: Sequence[int], group: bytes, stored: tuple[int, int], kept: tuple[int, int]
+    ) -> bool:
         def effect() -> bool:
             database = self._database
-            if database.owner.epoch != epoch:
+            if database.owner.epoch != epoch or database.sums[group] != stored:
                 return False
             gone = set(offsets)
             database.rows = [row for row in database.rows if row[0] not in gone]

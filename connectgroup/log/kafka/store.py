@@ -164,7 +164,9 @@ class KafkaStore(LeasedStore):
     async def append(self, epoch: int, last: int, rows: Sequence[Values], sums: Sums) -> bool:
         return await self._run(KafkaStore._append, epoch, last, rows)
 
-    async def compact(self, epoch: int, offsets: Sequence[int], group: bytes, kept: tuple[int, int]) -> bool:
+    async def compact(
+        self, epoch: int, offsets: Sequence[int], group: bytes, stored: tuple[int, int], kept: tuple[int, int]
+    ) -> bool:
         """The brokers compact the topic when they see fit: only the rows in memory are removed now."""
         return True
 

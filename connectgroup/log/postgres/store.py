@@ -195,7 +195,10 @@ SELECT 1 FROM own
 
 _COMPACT: Final = """
 WITH own AS (
-    SELECT FROM {owner} WHERE epoch = %(epoch)s FOR SHARE
+    SELECT FROM {owner} WHERE epoch = %(epoch)s AND EXISTS (
+        SELECT FROM {groups}
+        WHERE group_id = %(group)b AND row_count = %(stored_count)s AND checksum = %(stored_total)s
+    ) FOR SHARE
 ), removed AS (
     DELETE FROM {records} WHERE "offset" = ANY (%(offsets)b::bigint[]) AND EXISTS (SELECT FROM own)
 ), emptied AS (
@@ -531,13 +534,22 @@ class PostgresStore(LeasedStore):
         )
         return bool(written)
 
-    async def compact(self, epoch: int, offsets: Sequence[int], group: bytes, kept: tuple[int, int]) -> bool:
-        count, total = kept
-        return bool(
-            await self._run(
-                self._data, _COMPACT, epoch=epoch, offsets=list(offsets), group=group, count=count, total=total
-            )
+    async def compact(
+        self, epoch: int, offsets: Sequence[int], group: bytes, stored: tuple[int, int], kept: tuple[int, int]
+    ) -> bool:
+        (stored_count, stored_total), (count, total) = stored, kept
+        compacted = await self._run(
+            self._data,
+            _COMPACT,
+            epoch=epoch,
+            offsets=list(offsets),
+            group=group,
+            stored_count=stored_count,
+            stored_total=stored_total,
+            count=count,
+            total=total,
         )
+        return bool(compacted)
 
     async def read(self, groups: Sequence[bytes] | None) -> tuple[list[Values], list[tuple[bytes, int, int]]]:
         named = None if groups is None else list(groups)
