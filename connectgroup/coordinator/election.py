@@ -171,6 +171,7 @@ class ElectedCoordinator:
         return self._refusing.refusal(request, NotCoordinator(why))
 
     async def _campaign(self) -> None:
+        problem: str | None = None  # logged once for as long as it lasts
         while True:
             try:
                 await self.log.stand_by()
@@ -180,10 +181,12 @@ class ElectedCoordinator:
                 logger.info("%s", error)
                 continue
             except Exception as error:
-                logger.error("cannot serve, retrying: %s", error, exc_info=not isinstance(error, ConnectGroupError))
+                if str(error) != problem:
+                    logger.error("cannot serve, retrying: %s", error, exc_info=not isinstance(error, ConnectGroupError))
+                problem = str(error)
                 await asyncio.sleep(RETRY_S)
                 continue
-            self.serving = coordinator
+            self.serving, problem = coordinator, None
             logger.info("owns %s since epoch %d, serves its groups", self._what, self.log.epoch)
             try:
                 reason = await self.log.wait_lost()

@@ -45,7 +45,7 @@ from connectgroup.transport.access import Access
 from connectgroup.transport.credentials import create_credentials
 from connectgroup.transport.tcp_server import TcpServer
 from connectgroup.wire.apis import APIS
-from tests.log.test_postgres import Faulty, log_at
+from tests.log.test_postgres import Faulty, log_at, session
 from tests.spark.postgres_server import running_server
 from tests.transport.test_group_access import WITHOUT_GROUP, error_codes, request_about
 
@@ -321,6 +321,29 @@ async def test_start_waits_for_a_server_that_is_away_and_ends_at_one_that_refuse
         "the server: cannot connect; waiting until it can be reached"
     ]
     assert "the log can be reached" in caplog.messages
+
+
+async def test_log_that_cannot_be_served_is_an_error_once_however_long_that_lasts(
+    database: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with process(database) as owner, process(database) as other, session(database) as operator:
+        await owner.serves()
+        connect, attempts = other.store.connect, 0
+
+        async def counted() -> None:
+            nonlocal attempts
+            attempts += 1
+            await connect()
+
+        other.store.connect = counted  # type: ignore[method-assign]
+        await operator.execute("ALTER TABLE connectgroup.groups SET UNLOGGED")
+        await owner.elected.close()
+        await until(lambda: attempts > 2)
+        await operator.execute("ALTER TABLE connectgroup.groups SET LOGGED")
+        await other.serves()
+    errors = [each.message for each in caplog.records if each.message.startswith("cannot serve")]
+    assert len(errors) == 1
+    assert "is unlogged: a crash of the server empties it; allowed: ALTER TABLE" in errors[0]
 
 
 async def test_client_with_one_address_follows_when_that_coordinator_is_gone(
