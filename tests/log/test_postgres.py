@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+import re
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -504,13 +505,17 @@ async def test_batch_of_which_a_proxy_lost_the_answer_has_an_unknown_outcome(dat
     proxy.close()
 
 
-async def test_server_that_is_away_behind_a_proxy_is_waited_for(database: str) -> None:
+@pytest.mark.parametrize(
+    "reason",
+    ["server login has been failing, try again later (server_login_retry)", "pgbouncer cannot connect to server"],
+)
+async def test_server_that_is_away_behind_a_proxy_is_waited_for(database: str, reason: str) -> None:
     """As PgBouncer responds, which has accepted the client: a coordinator that starts then does not end."""
     proxy = Proxy(database)
     proxy.about = (b"server_version_num",)
     log, _ = log_at(await proxy.start(database))
-    proxy.answers = b"SFATAL\0VFATAL\0C08P01\0Mserver login has been failing, try again later (server_login_retry)\0\0"
-    with pytest.raises(LogAway, match="server login has been failing"):
+    proxy.answers = f"SFATAL\0VFATAL\0C08P01\0M{reason}\0\0".encode()
+    with pytest.raises(LogAway, match=re.escape(reason)):
         await log.connect()
     async with opened(log):
         await log.append([member("a")])

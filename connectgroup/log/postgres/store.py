@@ -266,7 +266,10 @@ _NOT_READY: Final = (
     "too many connections", "remaining connection slots",
 )  # fmt: skip
 
-_NONE_FROM_PROXY: Final = ("server_login_retry", "no more connections allowed", "query_wait_timeout")
+_NONE_FROM_PROXY: Final = (
+    "server_login_retry", "no more connections allowed", "query_wait_timeout",
+    "pgbouncer cannot connect to server",  # of older versions
+)  # fmt: skip
 """What PgBouncer responds to a client, or to its first statement, while it has no connection to the server for it."""
 
 _UNKNOWN_OUTCOME: Final = ("08", "40003", "57P", "58", "XX")
