@@ -297,7 +297,7 @@ class LeasedLog(SharedLog):
         now_s = asyncio.get_running_loop().time()
         seen = self._seen
         self._warn(row, seen)
-        if seen is None or (row.epoch, row.renewals, row.holder) != (seen.epoch, seen.renewals, seen.holder):
+        if seen is None or _lease_of(row) != _lease_of(seen):
             self._seen_since_s = now_s
         self._seen = row
         self._note_losses(row)
@@ -759,6 +759,12 @@ class _Term:
                 self._sums.pop(group, None)
         self._due.on_compacted({group: len(kept)})
         return len(rows) - len(kept)
+
+
+def _lease_of(row: OwnerRow) -> tuple[int, int, str, str, str]:
+    """What has to stay the same for as long as a lease before another coordinator takes the log. The server, too: the
+    former owner, if it lives, takes the log there at once, and only it knows that no record is missing."""
+    return row.epoch, row.renewals, row.holder, row.server, row.current
 
 
 async def _answered(call: Coroutine[Any, Any, T], name: str) -> T:

@@ -670,6 +670,26 @@ async def test_log_of_which_the_owner_has_found_its_last_record_is_not_recovered
         assert (second.lost_records, second.epoch) == ("", first.epoch + 1)
 
 
+async def test_log_on_another_server_is_left_to_its_owner_for_as_long_as_a_lease(database: str) -> None:
+    """The database was away for longer than the lease. Only the owner knows that all records are there: groups would be
+    recovered if another coordinator took the log first."""
+    (first, store), (second, _) = log_at(database), log_at(database)
+    async with session(database) as other:
+        async with opened(first):
+            await first.append([member("m")])
+            store.cut = True
+            await first.wait_lost()
+            await second.connect()
+            await second.stand_by()  # until the lease has expired without a renewal
+            await other.execute("UPDATE connectgroup.owner SET server = 'a/00000001/1'")
+            with pytest.raises(LogHeld):
+                await second.open()
+        store.cut = False
+        async with opened(first):
+            assert not first.lost_records
+    await second.close()
+
+
 async def test_database_that_has_lost_no_more_than_a_compaction_damages_no_group(database: str) -> None:
     """As after a fail-over to an asynchronous standby: all records are there, and some of which the owner knows no
     longer. It reads the log again before it removes others."""
