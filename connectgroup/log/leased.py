@@ -69,7 +69,7 @@ DRIFT: Final = 0.05
 """By how much the clocks of two machines may differ in their rates: the owner's lease ends so much earlier."""
 
 ANSWER_S: Final = 5.0
-"""How long the database may take to answer a coordinator that does not own the log."""
+"""How long the database may take to answer a coordinator that does not own the log, or no longer wants to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -593,10 +593,12 @@ class _Term:
             task.exception()
 
     async def close(self) -> None:
-        """End the term: what was appended is durable, then the lease is released."""
+        """End the term: what was appended is durable, or its outcome unknown; then the lease is released."""
         try:
             if not self.lost.done():
-                await self._queue.flush()
+                with suppress(TimeoutError):  # such as of an append that waits for a locked table
+                    async with asyncio.timeout(ANSWER_S):
+                        await self._queue.flush()
         finally:  # also of a caller who waits no longer: the lease would be renewed for as long as this process lives
             self._renewer.cancel()
             self._expiry.cancel()

@@ -16,6 +16,7 @@ import pytest
 
 from connectgroup.coordinator.loading import recover_groups
 from connectgroup.errors import LogError
+from connectgroup.log import leased
 from connectgroup.log.base import (
     MAX_BATCH_BYTES,
     NONE_STOOD_BY,
@@ -214,6 +215,22 @@ async def test_batch_of_a_former_owner_is_not_written_however_late_it_arrives(da
             assert await contents(second) == [member("b")]
         async with opened(log_at(database)[0]) as third:
             assert await contents(third) == [member("b")]
+
+
+async def test_close_does_not_wait_for_long_for_a_batch_that_waits_for_a_locked_table(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, _ = log_at(database, lease_s=60)
+    await log.open()
+    monkeypatch.setattr(leased, "ANSWER_S", 0.5)
+    async with session(database) as holder, session(database) as other, holder.transaction():
+        await holder.execute("LOCK TABLE connectgroup.records")
+        appending = asyncio.ensure_future(log.append([member("a")]))
+        await waiting_for_the_lock(other)
+        async with asyncio.timeout(60):
+            await log.close()
+        with pytest.raises(asyncio.CancelledError):
+            await appending
 
 
 async def test_open_waits_for_the_batch_under_way(database: str) -> None:
