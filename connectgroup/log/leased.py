@@ -284,7 +284,7 @@ class LeasedLog(SharedLog):
                     logger.info("%s: can be read again", self.store.name)
                     problem = ""
             except LogError as error:
-                if not problem:
+                if str(error) != problem:
                     logger.warning("%s", error)
                 problem = str(error)
             if wait_s <= 0:

@@ -280,6 +280,24 @@ async def test_lag_of_a_coordinator_that_no_longer_reads_the_log_grows_until_it_
     await second.close()
 
 
+async def test_coordinator_that_stands_by_says_each_reason_why_it_cannot_read_the_log_once(
+    database: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    (first, _), (second, _) = (log_at(database, lease_s=60) for _ in range(2))
+    async with opened(first), session(database) as other:
+        await second.connect()
+        standing_by = asyncio.ensure_future(second.stand_by())
+        await other.execute("ALTER TABLE connectgroup.owner RENAME TO renamed")
+        await warned(caplog, "does not exist")
+        async with other.transaction():
+            await other.execute("ALTER TABLE connectgroup.renamed RENAME TO owner")
+            await other.execute("DELETE FROM connectgroup.owner")
+        await warned(caplog, "has lost the row of its owner")
+        assert len(warnings_of(caplog, "does not exist")) == 1
+        standing_by.cancel()
+    await second.close()
+
+
 async def test_start_after_the_owner_has_ended_is_no_failover(database: str) -> None:
     """A start when no coordinator stood by: how long the groups were not served says nothing of a fail-over."""
     (first, _), (second, _) = log_at(database), log_at(database)
