@@ -406,6 +406,8 @@ class Coordinator:
     async def commit_in_transaction(self, commit: CommitInTransaction, *, client_host: str) -> TxnOffsetCommitResponse:
         """Store the offsets of a TxnOffsetCommit that the broker has accepted, until its transaction ends."""
         response = await self.shard.submit(commit, ClientInfo(client_host))
+        if not self._owns_log():
+            response = self._refused_late(commit.request)
         assert isinstance(response, TxnOffsetCommitResponse)
         if self.transactions is not None:
             self.transactions.on_commit(commit.group_id)

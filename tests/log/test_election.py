@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -38,6 +39,12 @@ from connectgroup.protocol.messages.cluster import (
 from connectgroup.protocol.messages.connectors import ConnectorChange, UpdateConnectorsRequest
 from connectgroup.protocol.messages.describe import DescribeRequest, DescribeResponse
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
+from connectgroup.protocol.messages.offsets import (
+    CommitInTransaction,
+    PartitionCommit,
+    TopicCommit,
+    TxnOffsetCommitRequest,
+)
 from connectgroup.rest.server import RestServer
 from connectgroup.telemetry.metrics import snapshot
 from connectgroup.transport import following
@@ -255,6 +262,32 @@ async def test_owner_whose_lease_has_expired_refuses_reads_and_comes_back_with_w
         await second.elected.close()
         await first.serves()
         assert await connectors(first) == {"a", "b"}
+
+
+async def test_owner_whose_lease_has_expired_rejects_no_commit_in_a_transaction_by_what_it_remembers(
+    database: str,
+) -> None:
+    """D5: as of a proxy that was paused. The consumer would end its transaction because of a group that has changed."""
+    topic = TopicCommit(
+        name="t", partitions=(PartitionCommit(partition_index=0, committed_offset=5, committed_metadata=""),)
+    )
+    request = TxnOffsetCommitRequest(
+        transactional_id="p",
+        group_id=GROUP,
+        producer_id=1,
+        producer_epoch=0,
+        generation_id=3,
+        member_id="unknown",
+        topics=(topic,),
+    )
+    async with process(database, lease_s=0.6) as owner:
+        await owner.serves()
+        serving = owner.elected.serving
+        assert serving is not None
+        time.sleep(1.0)  # noqa: ASYNC251 - the process is paused
+        commit = CommitInTransaction(request=request, token="token")
+        response = await serving.commit_in_transaction(commit, client_host="test")
+    assert set(error_codes(response)) <= {NotCoordinator.code, CoordinatorNotAvailable.code}
 
 
 async def test_group_of_a_batch_whose_answer_was_lost_is_served_with_it_once(database: str) -> None:
