@@ -178,8 +178,13 @@ class FollowingClient(Client):
         ends_s, attempts = loop.time() + timeout_s, Attempts(PAUSES, for_s=timeout_s)
         group_id = _group_of(request)
         tried: set[Client] = set()
+        # The last one of those that were configured or learnt: what follows one that it has named, too, which may have
+        # ended, while the one that named it cannot read the log.
+        place: Client | None = None
         while True:
             client = self._owners.get(group_id, self._current)
+            if client in self._configured or client in self._learnt:
+                place = client
             response, problem = None, None
             try:
                 response = await client.call(request, timeout_s=max(0.001, ends_s - loop.time()))
@@ -190,7 +195,7 @@ class FollowingClient(Client):
             except TransportError:
                 self._forget(client)
                 if client is self._current:
-                    self._current = self._after(client)
+                    self._current = self._after(place)
                 raise
             if response is not None and not _is_for_another(request, response):
                 if self._is_due(loop.time()):
@@ -199,7 +204,7 @@ class FollowingClient(Client):
             tried.add(client)
             if response is None:
                 self._forget(client)
-            following = await self._follow(client, group_id, response is not None, ends_s - loop.time())
+            following = await self._follow(client, place, group_id, response is not None, ends_s - loop.time())
             if following in tried:
                 tried.clear()
                 is_over = self._closed or (response is None and not self._has_choice)
@@ -231,7 +236,9 @@ class FollowingClient(Client):
         """A coordinator has not responded: its groups may have another one."""
         self._owners = {group_id: each for group_id, each in self._owners.items() if each is not client}
 
-    async def _follow(self, client: Client, group_id: str, responded: bool, timeout_s: float) -> Client:
+    async def _follow(
+        self, client: Client, place: Client | None, group_id: str, responded: bool, timeout_s: float
+    ) -> Client:
         """The client for the next attempt."""
         if responded and timeout_s > 0:
             try:
@@ -240,12 +247,12 @@ class FollowingClient(Client):
                     timeout_s=min(LOOK_UP_TIMEOUT_S, timeout_s),
                 )
             except TransportError:
-                return self._after(client)
+                return self._after(place)
             assert isinstance(found, FindCoordinatorResponse)
             named = found.coordinators[0] if found.coordinators else found
             if not named.error_code and (owner := self._client_at(named.host, named.port)) is not client:
                 return owner
-        return self._after(client)
+        return self._after(place)
 
     def _is_due(self, now_s: float) -> bool:
         """Whether to learn the other coordinators now."""
@@ -290,12 +297,12 @@ class FollowingClient(Client):
             self._named[address] = self._make(host, port)
         return self._named[address]
 
-    def _after(self, client: Client) -> Client:
+    def _after(self, place: Client | None) -> Client:
         """The client after this one, of those that were configured or learnt."""
         clients = self._configured + self._learnt
-        if client not in clients:
+        if place is None or place not in clients:
             return clients[0]
-        return clients[(clients.index(client) + 1) % len(clients)]
+        return clients[(clients.index(place) + 1) % len(clients)]
 
     def _make(self, host: str, port: int) -> TcpClient:
         if not self._has_choice:

@@ -12,10 +12,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from connectgroup.errors import NotSent, TransportError
+from connectgroup.errors import NotCoordinator, NotSent, TransportError
+from connectgroup.protocol.messages.api import Request, Response
 from connectgroup.protocol.messages.cluster import ApiVersion, ApiVersionsResponse
-from connectgroup.protocol.messages.describe import DescribeRequest
+from connectgroup.protocol.messages.describe import DescribeRequest, DescribeResponse
+from connectgroup.protocol.messages.rejected import rejected
 from connectgroup.testing.contracts.transport import ScriptedHandler, closing, message_of
+from connectgroup.transport.access import Access
+from connectgroup.transport.following import FollowingClient
 from connectgroup.transport.tcp_client import TcpClient
 from connectgroup.transport.tcp_server import TcpServer
 from connectgroup.wire.apis import API_VERSIONS, HEARTBEAT, encode_response, served
@@ -74,6 +78,35 @@ async def test_connection_refused() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         assert "cannot connect: Connection refused" in await failure(unused.getsockname()[1])
+
+
+class StandingBy:
+    """The handler of a coordinator that stands by."""
+
+    async def handle(
+        self, request: Request, *, client_host: str, client_id: str = "", principal: str | None = ""
+    ) -> Response:
+        return rejected(request, NotCoordinator.code)
+
+
+@pytest.mark.asyncio
+async def test_client_goes_on_after_a_coordinator_that_names_an_owner_that_has_ended() -> None:
+    """It may be cut off from the log; the owner advertises another address than those that the client has."""
+    serving, standing_by = TcpServer(ScriptedHandler()), TcpServer(StandingBy())
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        ended = unused.getsockname()[1]
+    standing_by.find_coordinator = lambda group_id: ("127.0.0.1", ended, 1)
+    for each in standing_by, serving:
+        await each.start()
+    addresses = [("127.0.0.1", each.port) for each in (standing_by, serving)]
+    async with closing(FollowingClient(addresses, access=Access())) as client:
+        response = await client.call(DescribeRequest(group_ids=("g",)), timeout_s=30)
+        assert isinstance(response, DescribeResponse)
+        assert [group.group_id for group in response.groups] == ["g"]
+        assert client.address == f"127.0.0.1:{serving.port}"
+    for each in standing_by, serving:
+        await each.close()
 
 
 @pytest.mark.asyncio
