@@ -247,6 +247,7 @@ class GroupClient:
         self._coordinator: tuple[str, int] | None = None
         # Whether the named coordinator has responded that another one owns the group. Set by ``send_to_coordinator``.
         self._has_moved = False
+        self._failed: tuple[str, int] | None = None  # the coordinator that has not responded last; set likewise
         self._lines: dict[Line, BrokerConnection] = {}
         self._finding = asyncio.Lock()
 
@@ -348,6 +349,7 @@ class GroupClient:
                 connection = await self._line(line)
                 response = await self._call(connection, request, min(each_s, give_up - loop.time()))
             except TransportError as error:
+                self._failed = self._coordinator or self._failed
                 self.forget_coordinator()
                 found = str(error)
                 if not isinstance(error, _NoBroker):
@@ -402,10 +404,11 @@ class GroupClient:
         return connection
 
     async def _find_among(self, coordinators: CoordinatorAddress) -> tuple[str, int]:
-        """The address of the coordinator that serves, of those that share a log."""
+        """The address of the coordinator that serves, of those that share a log. One that has not responded counts only
+        if all name it: one that is cut off from the log names the owner that it has seen last."""
         if not (coordinators.others or self._has_moved):
             return coordinators.host, coordinators.port
-        problem = ""
+        problem, failed = "", None
         for host, port in ((coordinators.host, coordinators.port), *coordinators.others):
             connection = BrokerConnection(host, port, self._client_id, coordinators.security)
             try:
@@ -417,9 +420,14 @@ class GroupClient:
             finally:
                 await connection.close()
             found = response.coordinators[0] if response.coordinators else response
-            if found.error_code == Code.NONE:
+            if found.error_code != Code.NONE:
+                problem = f"{host}:{port}: {found.error_message or Code(found.error_code).name}"
+            elif (found.host, found.port) != self._failed:
                 return found.host, found.port
-            problem = f"{host}:{port}: {found.error_message or Code(found.error_code).name}"
+            else:
+                failed = found.host, found.port
+        if failed is not None:
+            return failed
         raise TransportError(f"no coordinator serves yet: {problem}")
 
     async def _find(self) -> tuple[str, int]:

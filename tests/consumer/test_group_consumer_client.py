@@ -150,6 +150,21 @@ async def test_of_coordinators_that_share_a_log_the_one_that_serves_is_found_aga
             await client.close()
 
 
+async def test_owner_that_has_ended_is_not_looked_for_where_only_one_coordinator_still_names_it() -> None:
+    """A coordinator that is cut off from the log names the owner that it has seen last."""
+    async with brokers(3) as (ended, cut_off, owner):
+        cut_off.coordinators, owner.coordinators = [(ended.port, 0)], [(owner.port, 0)]
+        ended.heartbeats = [0, HANGUP]
+        named = CoordinatorAddress("127.0.0.1", cut_off.port, others=(("127.0.0.1", owner.port),))
+        client = GroupClient(f"127.0.0.1:{ended.port}", "g", "c", coordinator=named)
+        try:
+            for beats in 0, 1, 2:
+                await client.send_to_coordinator(HEARTBEAT, timeout_s=30)
+                assert owner.beats == beats
+        finally:
+            await client.close()
+
+
 async def test_single_coordinator_that_was_named_names_the_one_of_the_group() -> None:
     """The groups of a log may be spread over several coordinators."""
     async with brokers(3) as (broker, named, owner):
