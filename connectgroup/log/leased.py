@@ -450,6 +450,7 @@ class LeasedLog(SharedLog):
         term, self._term = self._term, None
         try:
             if term is not None:
+                self._seen = None  # the owner before this one
                 await term.close()
             if term is None or self.successor is not None:  # a partition is not to be handed to one that has left
                 with suppress(LogError):

@@ -99,6 +99,7 @@ class LeaseContract:
                     await first.append([member("b")])
                 with pytest.raises(LogFenced):
                     await first.load()
+            assert second.owner == "", "not the owner before it"
 
     async def test_ownership_lists_the_owner_those_that_stand_by_and_the_last_failover(self) -> None:
         (first, _), (second, _) = self.coordinator(), self.coordinator()
