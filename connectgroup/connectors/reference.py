@@ -47,9 +47,9 @@ letter; no value is changed to fit.
 | `TINYINT` `BYTE`, `SMALLINT` `SHORT`, `INT` `INTEGER`, `BIGINT` `LONG` | whole numbers of 8, 16, 32 and 64 bits; 1.0 and 1e3 are none |
 | `FLOAT` `REAL`, `DOUBLE` | numbers, and the texts NaN, Infinity and -Infinity. A number that the type has only as infinite or as 0 (1e400, 1e-400) is an error, in JSON also a whole number above 2^53 (`FLOAT`: 2^24) |
 | `DECIMAL(P,S)` `DEC`, `NUMERIC` | numbers with up to P digits, at most 38, S of them behind the point; in JSON also as texts. Without P and S: 10 and 0 |
-| `STRING` `VARCHAR` | text; of JSON in files also objects and arrays, as their text, with numbers as they are written. Of two fields of an object with one name, the last one counts |
+| `STRING` `VARCHAR` | text; of JSON also numbers, booleans, objects and arrays, as their text, with numbers as they are written. Of two fields of an object with one name, the last one counts |
 | `DATE` | 2024-02-29; years 1 to 9999 |
-| `TIMESTAMP` `TIMESTAMP_LTZ` | ISO 8601 with a zone, or in `source.timezone`; up to microseconds, and zeros behind them; years 1 to 9999 in UTC; no leap second 23:59:60 |
+| `TIMESTAMP` `TIMESTAMP_LTZ` | ISO 8601 with a zone, or in `source.timezone`, where an hour that a clock shows twice is the first one, and in one that it omits, 02:30 is 03:30; up to microseconds, and zeros behind them; years 1 to 9999 in UTC; no leap second 23:59:60 |
 
 ## Which file is which
 

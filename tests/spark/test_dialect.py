@@ -160,10 +160,13 @@ def test_columns_of_json_lines_are_inferred(tmp_path: Path) -> None:
         "`n` BIGINT, `x` DOUBLE, `on` BOOLEAN, `none` STRING, `s` STRING, `deep` STRING, `mixed` STRING"
     )
     (tmp_path / "f.jsonl").rename(tmp_path / "old")
-    read_back = read(tmp_path, "f.jsonl", (json.dumps(rows[1] | {"mixed": "1"}) + "\n").encode(), to_ddl(columns))
+    read_back = read(tmp_path, "f.jsonl", (json.dumps(rows[1]) + "\n").encode(), to_ddl(columns))
     assert read_back == [
         {"n": -5, "x": 0.5, "on": None, "none": None, "s": None, "deep": '{"y":[1,"\u00e9"]}', "mixed": "1"}
     ]
+    later = b'{"none": true, "s": 19.90, "mixed": 12345678901234567890.12}\n'
+    (row,) = read(tmp_path, "later.jsonl", later, to_ddl(columns))
+    assert (row["none"], row["s"], row["mixed"]) == ("true", "19.90", "12345678901234567890.12")
 
 
 def test_header_may_have_backticks_and_commas_but_no_control_characters(tmp_path: Path) -> None:

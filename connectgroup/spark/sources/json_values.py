@@ -13,9 +13,9 @@ import zoneinfo
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from decimal import Decimal
-from functools import cache
+from functools import cache, partial
 from typing import Any, Final
 
 import numpy as np
@@ -39,7 +39,6 @@ _TYPES: Final[dict[str, frozenset[type]]] = {
     "BIGINT": frozenset({int}),
     "FLOAT": frozenset({int, float}),
     "DOUBLE": frozenset({int, float}),
-    "STRING": frozenset({str}),
     "DATE": frozenset({str}),
     "TIMESTAMP": frozenset({str}),
 }
@@ -47,7 +46,6 @@ _NOT_FINITE: Final = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity"
 """JSON has no such numbers. The sinks write these texts, as Kafka Connect and Spark do."""
 _TEXTS: Final = frozenset({str, type(None)})
 _NULL: Final = frozenset({type(None)})
-_LITERALS: Final = frozenset({int, float, bool})
 
 
 _MARK: Final = f"\0{secrets.token_hex(12)}:"
@@ -177,12 +175,10 @@ class JsonColumns:
     Attributes:
         columns: names and types. A field may be missing (null).
         timezone: the zone of timestamps without one; empty: they are an error.
-        literals: whether numbers and booleans are texts, as they stand, in a column of type STRING.
     """
 
     columns: Columns
     timezone: str = ""
-    literals: bool = False
 
     def arrays(
         self,
@@ -229,8 +225,7 @@ class JsonColumns:
             plain = [f"{each:f}" if isinstance(each, Decimal) else each for each in values]
             return decimals(pa.array(texts_of(plain), pa.string()), kind)
         if column.type == "STRING":
-            if not types <= _TYPES["STRING"] | _NULL | {dict, list} | (_LITERALS if self.literals else frozenset()):
-                raise TypeError(f"{column.name} is not STRING")
+            # Each value has a text. A schema that was inferred has STRING for a field with numbers and texts.
             return pa.array(values if types <= _TEXTS else texts_of(values), kind)
         if column.type in ("FLOAT", "DOUBLE"):
             return _floats(values, types, column, kind)
@@ -327,33 +322,28 @@ def timestamps(values: pa.Array, timezone: str) -> pa.Array:
 
 
 def _in_zone(local: pa.Array, timezone: str) -> pa.Array:
-    """Return local times of a zone as timestamps.
+    """Return local times of a zone as timestamps, as Python, Java and Spark do.
 
-    A clock that is set back shows an hour twice: the first one is meant. One that is set forward omits an hour: it is
-    the moment at which the clock is set.
+    A clock that is set back shows an hour twice: the first one is meant. One that is set forward omits an hour: a time
+    in it is one by the offset before, so that 02:30 is the moment at which the clock shows 03:30.
     """
-    # Arrow has the rules of a zone up to 2037 only.
-    is_ruled = pc.less(local, pa.scalar(_RULES_END, pa.timestamp("us")))
-    if pc.all(is_ruled).as_py() is not False:
-        return pc.assume_timezone(local, timezone, ambiguous="earliest", nonexistent="latest")
-    zone = zoneinfo.ZoneInfo(timezone)
-    ruled = pc.if_else(is_ruled, local, pa.scalar(None, local.type))
-    late = [None if value is None or value < _RULES_END else _moment(value, zone) for value in local.to_pylist()]
-    kind = pa.timestamp("us", tz="UTC")
-    return pc.coalesce(_in_zone(ruled, timezone).cast(kind), pa.array(late, kind))
-
-
-def _moment(local: datetime, zone: zoneinfo.ZoneInfo) -> datetime:
-    first, second = (local.replace(tzinfo=zone, fold=fold).astimezone(UTC) for fold in (0, 1))
-    if first <= second:
-        return first
-    # The clock is set forward between the two: the first moment at which it has been.
-    after = first.astimezone(zone).utcoffset()
-    low, high = second - timedelta(days=1), first
-    while high - low > timedelta(microseconds=1):
-        middle = low + (high - low) / 2
-        low, high = (low, middle) if middle.astimezone(zone).utcoffset() == after else (middle, high)
-    return high
+    # Arrow has the rules of a zone up to 2037 only, and no time that a clock omits.
+    is_known = pc.less(local, pa.scalar(_RULES_END, local.type))
+    ruled = local
+    if pc.all(is_known).as_py() is False:
+        ruled = pc.if_else(is_known, local, pa.scalar(None, local.type))
+    found = partial(pc.assume_timezone, ruled, timezone, ambiguous="earliest")
+    try:
+        moments = found(nonexistent="raise")
+    except pa.ArrowInvalid:
+        moments = found(nonexistent="latest")
+        is_known = pc.and_kleene(is_known, pc.equal(moments, found(nonexistent="earliest")))
+    if pc.all(is_known).as_py() is not False:
+        return moments
+    kind, zone = pa.timestamp("us", tz="UTC"), zoneinfo.ZoneInfo(timezone)
+    pairs = zip(local.to_pylist(), is_known.to_pylist(), strict=True)
+    others = [each.replace(tzinfo=zone).astimezone(UTC) if known is False else None for each, known in pairs]
+    return pc.if_else(is_known, moments.cast(kind), pa.array(others, kind))
 
 
 def _floats(values: list[Any], types: set[type], column: Column, kind: pa.DataType) -> pa.Array:

@@ -296,14 +296,14 @@ class KafkaValues:
 
     @property
     def _json(self) -> JsonColumns:
-        return JsonColumns(columns=self.fields, timezone=self.timezone, literals=True)
+        return JsonColumns(columns=self.fields, timezone=self.timezone)
 
     @property
     def _written(self) -> JsonColumns:
         """The fields as JsonConverter writes them with schemas: dates and times are numbers."""
         kinds = {"TIMESTAMP": "BIGINT", "DATE": "BIGINT"}
         columns = tuple(FieldColumn(each.name, kinds.get(each.type, each.type)) for each in self.fields)
-        return JsonColumns(columns=columns, timezone=self.timezone, literals=True)
+        return JsonColumns(columns=columns, timezone=self.timezone)
 
     def _fields_of_payloads(self, values: Sequence[bytes | None]) -> list[pa.Array]:
         """Return the fields of JSON with schemas: dates, times and decimals are as Kafka Connect writes them."""
