@@ -16,8 +16,11 @@ from hypothesis import given, settings as hypothesis_settings, strategies as st
 
 from connectgroup.connectors.pipeline import PipelineConnector
 from connectgroup.dataplane.errors import SourceError
-from connectgroup.dataplane.ownership import Range, encoded, ranges_between
+from connectgroup.dataplane.offset_store import OffsetStore
+from connectgroup.dataplane.ownership import Owner, Range, encoded, ranges_between
+from connectgroup.dataplane.source import CommittedPositions
 from connectgroup.errors import ConfigError
+from connectgroup.spark.sinks.sqlite import SqliteSink
 from connectgroup.spark.sources.postgres_table import PostgresTableSettings, PostgresTableSource
 from connectgroup.spark.sources.sliced import decode, encode
 from connectgroup.spark.sources.table import SqliteTableSettings, SqliteTableSource, TableSource
@@ -501,6 +504,36 @@ def test_row_below_all_others_is_an_error_if_its_key_was_passed(tmp_path: Path, 
         reader = Reader(sqlite(path, slices=2), reader.at)
     with pytest.raises(SourceError, match="has a new row with the key 50, rows below the key 102 were read"):
         reader.read()
+
+
+@pytest.mark.parametrize("slices", [1, 3, 4])
+def test_offsets_of_another_number_of_slices_are_an_error(tmp_path: Path, slices: int) -> None:
+    """Else each row would be read again."""
+    path = tmp_path / "d"
+    change(path, "CREATE TABLE t (id INTEGER PRIMARY KEY)", "INSERT INTO t VALUES (1), (2), (3)")
+    reader = Reader(sqlite(path, slices=2))
+    assert reader.keys() == [2, 1, 3]
+    with pytest.raises(
+        SourceError, match=rf"offsets are those of source\.slices=2, with {slices} each row would be read"
+    ):
+        Reader(sqlite(path, slices=slices), reader.at).read()
+    assert len(Reader(sqlite(path, slices=slices)).read()) == 3, "the offsets were reset"
+
+
+def test_task_without_offsets_of_its_own_knows_those_of_another_number_of_slices(tmp_path: Path) -> None:
+    path, sink = tmp_path / "d", tmp_path / "sink"
+    change(path, "CREATE TABLE t (id INTEGER PRIMARY KEY)", "INSERT INTO t VALUES (1), (2)")
+    owner = Owner(connector="c", task=0, tasks=1, fencing_token=1)
+    with contextlib.closing(OffsetStore(sink)) as store:
+        store.claim(owner, lambda _: True)
+        store.commit(owner, [Range(slice="keys 0 of 1", start=0, end=3)])
+    found = {"path": str(path), "table": "t", "incrementing.column": "id", "slices": "2"}
+    second = SqliteTableSource.create(SqliteTableSettings.model_validate(found), task=1, tasks=2)
+    committed = CommittedPositions.of("c", SqliteSink, {"path": str(sink), "table": "x"})
+    with pytest.raises(
+        SourceError, match=r"offsets are those of source\.slices=1, with 2 each row would be read again"
+    ):
+        Reader(second.with_committed(committed)).read()
 
 
 def test_changed_row_of_sqlite_that_was_read_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

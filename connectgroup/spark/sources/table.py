@@ -48,7 +48,13 @@ class TableSourceSettings(PluginSettings):
         str, Field(min_length=1, description="an integer column, unique and growing from 0, with an index")
     ]
     slices: Annotated[
-        int, Field(ge=1, le=1000, description="1 to 1000: parts of the key space; a task reads whole")
+        int,
+        Field(
+            ge=1,
+            le=1000,
+            description="1 to 1000: parts of the key space; a task reads whole ones. The offsets are those of one"
+            " number: with another one, the tasks fail until they are reset, and the table is read from its start",
+        ),
     ] = 1
     max_rows_per_batch: Annotated[int, Field(ge=1, le=10_000_000, description="1 to 10000000")] = 100_000
     settle_ms: Annotated[
@@ -107,6 +113,7 @@ class TableSource(SlicedSource):
         if not numbers:
             return end
         if self._keys is None:
+            self._check_slices()
             self._keys = Keys(self)
         seen, keys = self.look(), self._keys
         keys.check_keys(seen)
@@ -120,6 +127,18 @@ class TableSource(SlicedSource):
             if last is not None:
                 end[name] = keys.reached(name, last, seen)
         return end
+
+    def _check_slices(self) -> None:
+        """Raise an error if the offsets are those of another number of slices: each row would be read again."""
+        slices = self.settings.slices
+        for name in self.claimed if self.committed is None else self.committed.read():
+            match = re.fullmatch(self.slice_form[0], name)
+            if match is not None and int(match[2]) != slices:
+                raise SourceError(
+                    f"{self.description}: its offsets are those of source.slices={match[2]}, with {slices} each row"
+                    f" would be read again; allowed: source.slices={match[2]}, or the offsets reset to read the table"
+                    " from its start"
+                )
 
     @abstractmethod
     def look(self) -> Seen:
@@ -296,7 +315,7 @@ class SqliteTableSource(TableSource):
             highest=highest,
             has_null=bool(has_null),
             next_key=next_key,
-            table="",
+            table=self.settings.table.lower(),
             storage=f"{inode}.{version}",
         )
 
