@@ -782,16 +782,16 @@ COMPACT = {"cleanup.policy": "compact"}
 
 
 @pytest.mark.parametrize(
-    ("config", "bad"),
+    ("config", "bad", "setting"),
     [
-        (SMALL, {"key": "k", "a": "x" * 2_000}),
-        ({}, {"key": "k", "a": "x" * 1_500_000}),
-        (COMPACT, {"key": None, "a": "x"}),
+        (SMALL, {"key": "k", "a": "x" * 2_000}, "(max.message.bytes,"),
+        ({}, {"key": "k", "a": "x" * 1_500_000}, "message.max.bytes in sink.client,"),
+        (COMPACT, {"key": None, "a": "x"}, "cleanup.policy,"),
     ],
     ids=["topic's limit", "client's limit", "no key"],
 )
 def test_record_that_the_topic_rejects_is_one_dead_letter_and_the_others_are_written_once(
-    kafka: str, config: dict[str, str], bad: dict[str, str | None]
+    kafka: str, config: dict[str, str], bad: dict[str, str | None], setting: str
 ) -> None:
     import pyarrow as pa
 
@@ -816,8 +816,8 @@ def test_record_that_the_topic_rejects_is_one_dead_letter_and_the_others_are_wri
         whole_record = letter["record"]
         assert whole_record.startswith(each["record"])
         assert len(each["record"]) >= min(len(whole_record), MAX_LETTER - 100)
-    assert all(name in each["reason"] and "allowed: " in each["reason"] for each in found)
-    with pytest.raises(SinkError, match=rf"topic {name}: .*; allowed: .*; row: "):
+    assert all(name in each["reason"] and setting in each["reason"].partition("allowed: ")[2] for each in found)
+    with pytest.raises(SinkError, match=rf"topic {name}: .*; allowed: .*{re.escape(setting)}.*; row: "):
         sink.commit(owner, [Range(slice="s", start=1, end=2)], whole)
     sink.claim(owner, lambda name: True)
     assert sink.commit(owner, [Range(slice="s", start=1, end=2)], whole.slice(0, 1)) is True

@@ -329,7 +329,14 @@ class KafkaSink(DeadLetterSink):
                 try:
                     _produce(producer, record, on_delivery=report)
                 except KafkaException as error:
-                    found.append((record[0], error.args[0]))
+                    problem: KafkaError = error.args[0]
+                    if problem.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+                        allowed = (
+                            "a record of up to message.max.bytes in sink.client, by default 1000000 bytes before"
+                            " compression, that the topic accepts, too (max.message.bytes)"
+                        )
+                        raise _BadRow(f"topic {record[0]}: {reason(problem)}; allowed: {allowed}") from error
+                    found.append((record[0], problem))
                     break
             producer.flush(TIMEOUT_S)
         except SinkError as error:
