@@ -272,6 +272,10 @@ def test_record_with_line_feeds_in_utf_16_is_read(tmp_path: Path) -> None:
     ("data", "message"),
     [
         ("a\n1\n".encode("utf-16"), "begins with the byte order mark of UTF-16; allowed: source.encoding=utf-16"),
+        *(
+            ("a1\n2\n".encode(each), f"begins like text in {each.upper()} .*; allowed: source.encoding={each}")
+            for each in ("utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be")
+        ),
         (gzip.compress(b"a\n1\n", mtime=0), "is compressed with gzip; allowed: a name that ends in .gz"),
         (b"PK\x03\x04....\n", "is a ZIP archive; allowed: text"),
     ],
@@ -282,6 +286,16 @@ def test_file_of_another_kind_says_so(tmp_path: Path, data: bytes, message: str,
     for more in ({}, {"schema": "a INT"}):
         with pytest.raises(SourceError, match=rf"a, line 1 \(byte 0\): {message}"):
             Reader(tmp_path, format=form, **({} if form == "text" else more)).read()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl", "text"])
+def test_file_of_another_kind_has_no_rows_in_any_batch(tmp_path: Path, form: str) -> None:
+    write(tmp_path / "a", ("ab\n" * 1_000).encode("utf-16-le"))
+    schema = {} if form == "text" else {"schema": "a STRING"}
+    rows, errors = Reader(tmp_path, tolerant=True, format=form, max_bytes_per_batch=1024, **schema).read()
+    assert rows == []
+    assert len(errors) > 1
+    assert all("begins like text in UTF-16-LE" in error["reason"] for error in errors)
 
 
 @pytest.mark.parametrize("drift", ["ignore", "evolve"])

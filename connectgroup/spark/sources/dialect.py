@@ -42,6 +42,13 @@ _MARKS: Final = {
     b"BZh": "is compressed with bzip2; allowed: text, or .gz and .zst",
     b"\xfd7zXZ": "is compressed with xz; allowed: text, or .gz and .zst",
 }
+_WIDE: Final[dict[tuple[bool, ...], str]] = {
+    (False, True, False, True): "UTF-16-LE",
+    (True, False, True, False): "UTF-16-BE",
+    (False, True, True, True): "UTF-32-LE",
+    (True, True, True, False): "UTF-32-BE",
+}
+"""Encodings by which of the first four bytes are zero, if the text begins with characters of ASCII."""
 _NO_CHARSETS: Final = ("unicode-escape", "raw-unicode-escape", "punycode", "idna", "utf-7", "hz")
 _ASCII: Final = "\n\r\t ,;|\"'{}[]:.0123456789ABCabc"
 _TRAILING: Final = ". A delimiter ends the header: without it, or with "
@@ -138,6 +145,9 @@ def with_byte_order(encoding: str, head: bytes) -> str:
 def no_text(head: bytes) -> str:
     """Return what a file is that begins with bytes with which no text in UTF-8 begins, and what is allowed; empty if it
     may be text."""
+    wide = _WIDE.get(tuple(byte == 0 for byte in head[:4]))
+    if wide is not None:
+        return f"begins like text in {wide} without a byte order mark; allowed: source.encoding={wide.lower()}"
     return next((what for mark, what in _MARKS.items() if head.startswith(mark)), "")
 
 

@@ -45,6 +45,8 @@ CHUNK_BYTES: Final = 16 << 20
 """Bytes of a compressed file that are parsed at once."""
 _SHOWN_BYTES: Final = 1024
 _HEADER_BYTES: Final = 64 << 10
+_MARK_BYTES: Final = 8
+"""Of the beginning of a file, as many as show that it is no text."""
 _SAMPLE_BYTES: Final = 1 << 20
 MAX_HEADER_BYTES: Final = 8 << 20
 """Upper bound on the header of a CSV file. A file without a line feed may be as large as a disk, or take none."""
@@ -141,6 +143,8 @@ class _Part:
                 skipped = self._prepare(data)
             elif self.parser.dialect.form == "csv":
                 self._prepare(self._head())
+            elif not self.wide:
+                self._prepare(os.pread(descriptor, _MARK_BYTES, 0))
         except BadLine as error:
             if not tolerant:
                 raise
