@@ -6,6 +6,7 @@ import datetime
 import json
 import math
 import os
+import uuid
 from collections.abc import Callable, Mapping
 from decimal import Decimal
 from pathlib import Path
@@ -379,6 +380,16 @@ def test_nested_decimals_are_written_as_others(tmp_path: Path) -> None:
     nested = pa.array([{"d": small}], pa.struct({"d": pa.decimal128(20, 10)}))
     write(tmp_path / "a.parquet", n=nested, d=pa.array([small], pa.decimal128(20, 10)))
     assert Reader(tmp_path).read() == [{"n": '{"d":"0.0000000001"}', "d": "0.0000000001"}]
+
+
+def test_uuids_are_their_texts_and_not_their_bytes(tmp_path: Path) -> None:
+    """As DuckDB, Trino and Iceberg write them; bytes that are ASCII by chance would be another text."""
+    ids = [uuid.UUID(bytes=b"sixteen bytes!!!"), uuid.UUID(int=0xFF), None]
+    column = pa.array([None if each is None else each.bytes for each in ids], pa.uuid())
+    write(tmp_path / "a.parquet", id=column, s=pa.StructArray.from_arrays([column], ["id"]))
+    texts = [None if each is None else str(each) for each in ids]
+    expected = [{"id": text, "s": json.dumps({"id": text}, separators=(",", ":"))} for text in texts]
+    assert Reader(tmp_path).read() == expected
 
 
 def test_files_of_pandas_are_read_without_a_schema(tmp_path: Path) -> None:

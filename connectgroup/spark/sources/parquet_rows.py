@@ -297,6 +297,8 @@ def _texts(values: pa.Array) -> pa.Array:
         return decimal_texts(values)
     if pa.types.is_duration(kind):
         return values.cast(pa.int64()).cast(pa.string())
+    if str(kind) == "extension<arrow.uuid>":  # a cast would make texts of its bytes
+        return pa.array([None if value is None else str(value) for value in values.to_pylist()], pa.string())
     if not pa.types.is_nested(kind):
         return values.cast(pa.string())
     texts = [None if value is None else _JSON(_plain(value, kind)) for value in values.to_pylist()]
