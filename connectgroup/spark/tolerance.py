@@ -18,6 +18,7 @@ from .errors import root_cause
 from .remote import frame_of
 from .session import is_usable
 from .transforms.chain import Chain, apply_chain
+from .transforms.rows import Filter
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,18 +34,19 @@ def apply_tolerantly(
         table: the rows as read, with the column of errors if the source has it.
 
     Raises:
-        Exception: the source cannot be read, or a transform of the whole batch (``sql``, ``Filter`` by a condition that
-            fails) cannot be applied: then no single record is at fault.
+        Exception: the source cannot be read, or a transform of the whole batch (``sql``) cannot be applied, or one
+            beside it: then no single record is at fault.
     """
     table, letters = split_errors(table, owner)
     if not chain:
         return table, letters
-    whole_batch = not all(isinstance(step.transform, RowTransform) for step in chain)
+    whole_batch = not all(isinstance(step.transform, RowTransform | Filter) for step in chain)
+    keeps_rows = all(isinstance(step.transform, RowTransform) for step in chain)
     places, bad = letters.places, list[int]()
     parts = _applied(chain, table, 0, session, letters, bad, whole_batch)
     import pyarrow as pa
 
-    if whole_batch:
+    if not keeps_rows:
         letters.places = None  # which rows are left is not known
     elif places is not None and bad:
         letters.places = places.take(pa.array(sorted(set(range(len(places))) - set(bad)), pa.int64()))

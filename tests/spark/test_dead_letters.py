@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from connectgroup.connectors.pipeline import PipelineConnector
+from connectgroup.connectors.transforms import parse_chain
 from connectgroup.dataplane.columns import from_ddl, to_arrow
 from connectgroup.dataplane.dead_letters import FIELDS, DeadLetterSink, log_dead_letters
 from connectgroup.dataplane.errors import BadLine, TaskFenced
@@ -109,6 +110,24 @@ def test_dead_letters_are_committed_with_the_batch_or_not_at_all(
     assert letters() == [("c", "0", "source", "f, line 2", "r", "x\\0")]
     zombie.close()
     successor.close()
+
+
+def test_record_that_fails_in_or_beside_a_filter_is_one_dead_letter(spark: None) -> None:
+    from connectgroup.spark.session import spark_session
+    from connectgroup.spark.tolerance import apply_tolerantly
+
+    config = {"transforms": "f,c", "transforms.f.type": "Filter", "transforms.f.condition": "cast(b AS INT) = 20"}
+    config |= {"transforms.c.type": "Cast", "transforms.c.spec": "b:int8"}
+    texts = ["10", "no number", "20", "300", "30"]
+    places = pa.array([f"place {text}" for text in texts])
+    table = pa.table({"b": texts, "connectgroup_place": places})
+    rows, letters = apply_tolerantly(parse_chain(config, frozenset()), table, spark_session(), owner(1))
+    assert rows.to_pylist() == [{"b": 10}, {"b": 30}]
+    found = [(each["stage"], each["place"], each["reason"].partition(":")[0], each["record"]) for each in letters]
+    assert found == [
+        ("transform", "place no number", "transforms.f", '{"b": "no number"}'),
+        ("transform", "place 300", "transforms.c", '{"b": "300"}'),
+    ]
 
 
 def test_pipeline_puts_bad_lines_and_failed_transforms_aside(table: Bench, caplog: pytest.LogCaptureFixture) -> None:
