@@ -177,13 +177,15 @@ def encoder(kind: pa.DataType, form: Form, *, schemas: bool, optional: bool = Tr
     if form != "json":
         convert = to_objects(kind)
         return text_of if convert is None else lambda value: text_of(convert(value))
-    schema = json.dumps(_schema(kind, optional=optional), separators=(",", ":"))
+    # In the order and with the characters of Kafka Connect: the bytes of a key choose the partition, and what a
+    # compacted topic keeps.
+    schema = json.dumps(_schema(kind, optional=optional), separators=(",", ":"), ensure_ascii=False)
 
     def encode(value: Any) -> str | None:
         # A tombstone, or no key: a value with the schema of a null would be neither.
         if value is None:
             return None
-        text = json.dumps(_payload(value, kind), separators=(",", ":"))
+        text = json.dumps(_payload(value, kind), separators=(",", ":"), ensure_ascii=False)
         return f'{{"schema":{schema},"payload":{text}}}' if schemas else text
 
     return encode
@@ -219,16 +221,17 @@ def _schema(kind: pa.DataType, *, optional: bool = True) -> dict[str, Any]:
     import pyarrow as pa
 
     types = pa.types
+    inner: dict[str, Any] = {}
     more: dict[str, Any] = {}
     name = {"bool": "boolean", "large_string": "string", "binary": "bytes", "large_binary": "bytes"}.get(str(kind))
     if types.is_struct(kind):
         name = "struct"
-        more["fields"] = [{**_schema(field.type), "field": field.name} for field in kind]
+        inner["fields"] = [{**_schema(field.type), "field": field.name} for field in kind]
     elif types.is_map(kind):
         name = "map"
-        more = {"keys": _schema(kind.key_type, optional=False), "values": _schema(kind.item_type)}
+        inner = {"keys": _schema(kind.key_type, optional=False), "values": _schema(kind.item_type)}
     elif types.is_list(kind) or types.is_large_list(kind):
-        name, more["items"] = "array", _schema(kind.value_type)
+        name, inner["items"] = "array", _schema(kind.value_type)
     elif types.is_date(kind):
         name, more = "int32", {"name": "org.apache.kafka.connect.data.Date", "version": 1}
     elif types.is_timestamp(kind):
@@ -236,7 +239,7 @@ def _schema(kind: pa.DataType, *, optional: bool = True) -> dict[str, Any]:
     elif types.is_decimal(kind):
         scale = {"scale": str(kind.scale)}
         name, more = "bytes", {"name": "org.apache.kafka.connect.data.Decimal", "version": 1, "parameters": scale}
-    return {"type": name or str(kind), "optional": optional, **more}
+    return {"type": name or str(kind), **inner, "optional": optional, **more}
 
 
 def _payload(value: Any, kind: pa.DataType) -> Any:

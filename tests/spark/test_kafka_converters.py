@@ -423,6 +423,28 @@ def test_json_converter_writes_the_types_of_kafka_connect() -> None:
         assert encoder(pa.string(), "json", schemas=schemas)(None) is None, "a tombstone, or no key"
 
 
+def test_key_of_json_converter_has_the_bytes_of_kafka_connect() -> None:
+    """Others would be in another partition, and another key of a compacted topic."""
+    import pyarrow as pa
+
+    inner = pa.struct({"x": pa.int32(), "day": pa.date32()})
+    kind = pa.struct({"name": pa.string(), "m": pa.map_(pa.string(), pa.int16()), "s": inner})
+    key = {"name": "José", "m": [("k", 1)], "s": {"x": 5, "day": None}}
+    # What JsonConverter 4.3.1 has written.
+    payload = '{"name":"José","m":{"k":1},"s":{"x":5,"day":null}}'
+    schema = (
+        '{"type":"struct","fields":[{"type":"string","optional":true,"field":"name"},'
+        '{"type":"map","keys":{"type":"string","optional":false},"values":{"type":"int16","optional":true},'
+        '"optional":true,"field":"m"},'
+        '{"type":"struct","fields":[{"type":"int32","optional":true,"field":"x"},'
+        '{"type":"int32","optional":true,"name":"org.apache.kafka.connect.data.Date","version":1,"field":"day"}],'
+        '"optional":true,"field":"s"}],"optional":false}'
+    )
+    assert encoder(kind, "json", schemas=False)(key) == payload
+    written = encoder(kind, "json", schemas=True, optional=False)(key)
+    assert written == f'{{"schema":{schema},"payload":{payload}}}'
+
+
 @pytest.mark.parametrize(
     ("converter", "kind", "fitting"),
     [
