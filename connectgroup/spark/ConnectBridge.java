@@ -2031,7 +2031,7 @@ class Rows {
       }
       Field field = schema.field(name);
       if (field != null) {
-        found[i] = converted(name, field.schema(), ((Struct) value).get(field), fields[i].dataType());
+        found[i] = converted(name, field.schema(), valueOf((Struct) value, field), fields[i].dataType());
       }
     }
     return new GenericInternalRow(found);
@@ -2059,6 +2059,11 @@ class Rows {
   private static UTF8String text(Converter converter, String topic, Schema schema, Object value) {
     byte[] bytes = converter.fromConnectData(topic, schema, value);
     return bytes == null ? null : UTF8String.fromBytes(bytes);
+  }
+
+  /** The value of a field. Struct.get returns the default for a null, also for one that a row of a table has. */
+  private static Object valueOf(Struct struct, Field field) {
+    return field.schema().isOptional() ? struct.getWithoutDefault(field.name()) : struct.get(field);
   }
 
   private static Object converted(String where, Schema schema, Object value, DataType target) {
@@ -2119,7 +2124,8 @@ class Rows {
     for (int i = 0; i < fields.length; i++) {
       Field field = schema.field(fields[i].name());
       if (field != null) {
-        found[i] = converted(where + "." + field.name(), field.schema(), ((Struct) value).get(field), fields[i].dataType());
+        Object inner = valueOf((Struct) value, field);
+        found[i] = converted(where + "." + field.name(), field.schema(), inner, fields[i].dataType());
       }
     }
     return new GenericInternalRow(found);

@@ -355,11 +355,13 @@ public class TestPlugin extends SourceConnector {
                 .field("i8", Schema.INT8_SCHEMA).field("i16", Schema.INT16_SCHEMA).field("i64", Schema.INT64_SCHEMA)
                 .field("f32", Schema.FLOAT32_SCHEMA).field("f64", Schema.FLOAT64_SCHEMA).field("flag", Schema.BOOLEAN_SCHEMA)
                 .field("raw", Schema.BYTES_SCHEMA).field("buffer", Schema.BYTES_SCHEMA).field("missing", Schema.OPTIONAL_INT32_SCHEMA)
+                .field("none", SchemaBuilder.int32().optional().defaultValue(5).build()).field("unset", SchemaBuilder.int32().defaultValue(5).build())
                 .field("price", Decimal.schema(2)).field("day", org.apache.kafka.connect.data.Date.SCHEMA)
                 .field("clock", Time.SCHEMA).field("at", Timestamp.SCHEMA)
                 .field("tags", SchemaBuilder.array(Schema.OPTIONAL_STRING_SCHEMA).build())
                 .field("counts", SchemaBuilder.map(Schema.STRING_SCHEMA, Schema.INT32_SCHEMA).build())
-                .field("inner", SchemaBuilder.struct().field("x", Schema.INT32_SCHEMA).field("prices", SchemaBuilder.array(Decimal.schema(1)).build()).build())
+                .field("inner", SchemaBuilder.struct().field("x", Schema.INT32_SCHEMA).field("prices", SchemaBuilder.array(Decimal.schema(1)).build())
+                    .field("none", SchemaBuilder.string().optional().defaultValue("").build()).build())
                 .build();
         }
 

@@ -327,6 +327,7 @@ def test_new_partitions_give_the_tasks_new_settings(
 
 
 def test_types_keep_their_values(cluster: Cluster, tmp_path: Path) -> None:
+    """Also a null: the default of its field is for those that are never null."""
     import pyarrow.parquet
 
     from connectgroup.spark.sinks.parquet import read_committed
@@ -339,10 +340,11 @@ def test_types_keep_their_values(cluster: Cluster, tmp_path: Path) -> None:
     (row,) = pyarrow.parquet.read_table(file).to_pylist()
     assert row == {
         "i8": -128, "i16": 32767, "i64": -(2**63), "f32": 1.5, "f64": 0.1, "flag": True, "raw": b"\0\xff",
-        "buffer": b"\x09\x07", "missing": None, "price": decimal.Decimal("12345678901234567890.12"),
+        "buffer": b"\x09\x07", "missing": None, "none": None, "unset": 5,
+        "price": decimal.Decimal("12345678901234567890.12"),
         "day": datetime.date(1969, 12, 31), "clock": "12:30:01.250",
         "at": datetime.datetime(2024, 2, 29, 12, 30, 1, 123000, datetime.UTC), "tags": ["a", None, "c"],
-        "counts": [("k", 7)], "inner": {"x": 3, "prices": [decimal.Decimal("0.5")]},
+        "counts": [("k", 7)], "inner": {"x": 3, "prices": [decimal.Decimal("0.5")], "none": None},
     }  # fmt: skip
 
 

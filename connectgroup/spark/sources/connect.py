@@ -234,10 +234,11 @@ class ConnectSource(Source):
     `--plugin-path`; its own settings begin with `source.config.`. In Kafka Connect's own form, `connector.class` is
     the Java class and all settings are the plug-in's, except those of the sink, the transforms and the pipeline. The
     source offsets are committed with the rows, and the plug-in's `commit` follows. Types keep their values: decimals,
-    dates, times with and without a zone, bytes, arrays, maps and structs; a time of day is a text. A record without a
-    value (a tombstone) makes no row, except with `source.value.form=json`. With `transaction.boundary=connector` in the
-    plug-in's settings, the plug-in defines transactions (KIP-618): a batch has whole ones, which must fit in the memory
-    of Java, and one that is aborted has no rows.
+    dates, times with and without a zone, bytes, arrays, maps and structs; a time of day is a text. A null in a column
+    stays one, also if its field has a default, which Kafka Connect's converters write to JSON instead. A record without
+    a value (a tombstone) makes no row, except with `source.value.form=json`. With `transaction.boundary=connector` in
+    the plug-in's settings, the plug-in defines transactions (KIP-618): a batch has whole ones, which must fit in the
+    memory of Java, and one that is aborted has no rows.
     """
 
     Settings = ConnectSettings
