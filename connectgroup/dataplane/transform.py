@@ -23,6 +23,7 @@ from .settings import PluginSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType
 
 _CONNECT_CLASS: Final = re.compile(r"org\.apache\.kafka\.connect\.transforms\.(?:predicates\.)?(\w+(?:\$\w+)?)")
 
@@ -125,12 +126,41 @@ class RowTransform(Transform):
 
         # One pass with a choice for each column: two filtered branches would read the source twice and lose the order.
         changed = self.select(frame)
+        if not self.keeps_columns:
+            self._check_types(frame)
         columns = []
         for name in dict.fromkeys([*changed, *frame.columns]):
             otherwise = frame[quoted(name)] if name in frame.columns else F.lit(None)
             then = changed.get(name, F.lit(None))
             columns.append(F.when(condition, then).otherwise(otherwise).alias(name))
         return frame.select(columns)
+
+    def _check_types(self, frame: DataFrame) -> None:
+        """Check that each column can hold the values of the rows that are transformed and of the others. Spark makes a
+        number of a text to have one type for both: 7 of 007.
+
+        Raises:
+            ConfigError: one cannot.
+        """
+        before = {field.name: field.dataType for field in frame.schema.fields}
+        for field in self.apply(frame).schema.fields:
+            if (found := before.get(field.name)) is not None and not _holds_both(found, field.dataType):
+                what = f"{field.name} {found.simpleString()} in some rows and {field.dataType.simpleString()} in others"
+                allowed = "none, or a transform that keeps the type of each column: a column has one type"
+                raise ConfigError(f"{self.place.prefix}predicate", what, allowed)
+
+
+def _holds_both(one: DataType, other: DataType) -> bool:
+    """Whether the type that Spark chooses for values of two types keeps each of them."""
+    from pyspark.sql import types as T
+
+    pair = (one, other)
+    if one.simpleString() == other.simpleString() or any(isinstance(kind, T.NullType) for kind in pair):
+        return True
+    if all(isinstance(kind, T.NumericType) for kind in pair):
+        is_float = any(isinstance(kind, T.FloatType | T.DoubleType) for kind in pair)
+        return not (is_float and any(isinstance(kind, T.LongType | T.DecimalType) for kind in pair))
+    return all(isinstance(kind, T.DateType | T.TimestampType | T.TimestampNTZType) for kind in pair)
 
 
 class Predicate(ABC):

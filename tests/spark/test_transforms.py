@@ -150,6 +150,13 @@ def test_mask_keeps_null(spark: None) -> None:
     ]
 
 
+def test_mask_of_an_array_or_a_map_is_empty_and_that_of_a_struct_or_bytes_null(spark: None) -> None:
+    """As in Kafka Connect, which refuses structs and bytes."""
+    schema = "a ARRAY<STRUCT<x: INT>>, b MAP<STRING, ARRAY<INT>>, c STRUCT<x: INT>, d BINARY, e ARRAY<INT>"
+    rows = run({"type": "MaskField", "fields": "a,b,c,d,e"}, [([(1,)], {"k": [2]}, (3,), b"4", None)], schema)
+    assert rows == [{"a": [], "b": [], "c": None, "d": None, "e": None}]
+
+
 def test_times_without_a_zone_are_times_of_utc(spark: None) -> None:
     """Debezium's columns of timestamps without a zone."""
     rows, schema = [(AT.replace(tzinfo=None),)], "t TIMESTAMP_NTZ"
@@ -244,6 +251,34 @@ def test_predicate_limits_a_transform_and_keeps_the_order_of_rows(spark: None) -
     assert [row["value"] for row in run(config, RECORDS, RECORD, METADATA)] == ["***", None]
     negated = config | {"transforms.mask.negate": "true"}
     assert [row["value"] for row in run(negated, RECORDS, RECORD, METADATA)] == ["v", None]
+
+
+TYPES_OF_SOME_ROWS: list[tuple[Row, str, list[Any], Any]] = [
+    ({"type": "Cast", "spec": "a:int32"}, "a STRING", ["007", "8"], None),
+    ({"type": "Cast", "spec": "a:string"}, "a INT", [7, 8], None),
+    ({"type": "Cast", "spec": "a:float64"}, "a BIGINT", [2**53 + 1, 1], None),
+    ({"type": "Cast", "spec": "a:int64"}, "a DOUBLE", [0.5, 2.0], None),
+    ({"type": "TimestampConverter", "field": "a", "target.type": "unix"}, "a TIMESTAMP", [AT, AT], None),
+    ({"type": "TimestampConverter", "field": "a", "target.type": "string", "format": "HH"}, "a DATE", [None], None),
+    ({"type": "Cast", "spec": "a:int64"}, "a TINYINT", [7, 8], [7, 8]),
+    ({"type": "Cast", "spec": "a:int16"}, "a DOUBLE", [0.5, 2.5], [0.5, 2.0]),
+    ({"type": "InsertField", "static.field": "b", "static.value": "x"}, "a STRING", ["007"], ["007"]),
+]
+
+
+@pytest.mark.parametrize(("settings", "schema", "values", "after"), TYPES_OF_SOME_ROWS, ids=lambda each: str(each))
+def test_rows_that_a_predicate_does_not_select_keep_their_values_or_the_connector_is_refused(
+    spark: None, settings: Row, schema: str, values: list[Any], after: list[Any] | None
+) -> None:
+    """Spark makes the number 7 of the text 007 if other rows of the column are numbers."""
+    config = {"transforms": "t", "predicates": "p", "predicates.p.type": "sql", "predicates.p.condition": "id = 1"}
+    config |= {f"transforms.t.{name}": value for name, value in {**settings, "predicate": "p"}.items()}
+    rows, schema = [*enumerate(values)], f"id INT, {schema}"
+    if after is None:
+        with pytest.raises(ConfigError, match=r"transforms\.t\.predicate: got 'a \w+ in some rows and \w+ in others'"):
+            run(config, rows, schema)
+    else:
+        assert [row["a"] for row in run(config, rows, schema)] == after
 
 
 def test_filter_drops_the_rows_its_predicate_selects(spark: None) -> None:

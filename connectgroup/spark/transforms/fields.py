@@ -129,7 +129,9 @@ class MaskFieldSettings(PluginSettings):
 
 
 class MaskField(RowTransform):
-    """Replaces fields by the zero of their type, or by ``replacement``. Null stays null."""
+    """Replaces fields by the zero of their type, an empty text, array or map, or by ``replacement``; structs and bytes
+    by null. Null stays null.
+    """
 
     Settings = MaskFieldSettings
     keeps_columns = True
@@ -176,6 +178,8 @@ class MaskField(RowTransform):
             return F.lit(str(int(Decimal(text or 0))) if whole else text or "0").cast(kind)
         if text is None and isinstance(kind, T.BooleanType | T.DateType | T.TimestampType | T.TimestampNTZType):
             return F.lit(False) if isinstance(kind, T.BooleanType) else F.lit("1970-01-01").cast(kind)
+        if text is None and isinstance(kind, T.ArrayType | T.MapType):
+            return (F.array() if isinstance(kind, T.ArrayType) else F.create_map()).cast(kind)
         if text is None:
             return F.lit(None).cast(kind)
         raise ConfigError(f"{self.place.prefix}replacement", text, f"none, for the field {name} of this type")
