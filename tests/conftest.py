@@ -6,8 +6,8 @@ import gc
 import os
 import socket
 import tempfile
-from collections.abc import Generator
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,29 @@ def allowed_paths(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Workers that tests start as processes may use the files of the tests."""
     paths = tempfile.gettempdir(), str(tmp_path_factory.getbasetemp())
     os.environ["CONNECTGROUP_ALLOWED_PATHS"] = os.pathsep.join(paths)
+
+
+@pytest.fixture
+def port_taken_late(monkeypatch: pytest.MonkeyPatch) -> Callable[[], AbstractContextManager[None]]:
+    """``with port_taken_late():`` another process has each port that is bound here, too, and listens first."""
+    real = socket.socket
+
+    @contextmanager
+    def taking() -> Iterator[None]:
+        with ExitStack() as others, monkeypatch.context() as patched:
+
+            class Bound(socket.socket):
+                def bind(self, address: Any) -> None:
+                    super().bind(address)
+                    other = others.enter_context(real(self.family))
+                    other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    other.bind(self.getsockname())
+                    other.listen()
+
+            patched.setattr(socket, "socket", Bound)
+            yield
+
+    return taking
 
 
 @pytest.hookimpl(wrapper=True)

@@ -27,7 +27,6 @@ from ..protocol.messages.rejected import rejected
 from ..topics import BrokerTopics, TopicSource
 from ..transport.acceptor import Acceptor, bind
 from ..transport.credentials import announce, fingerprint, read_passwords, withdraw
-from ..transport.limits import resolve
 from ..transport.tcp_connection import Connection
 from ..wire.forwarded import Address
 from .broker import Broker, Cluster
@@ -66,7 +65,6 @@ class _Server(ConfiguredServer):
         self._coordinator, self._config, self._topics = coordinator, config, topics
         self._has_offsets = False
         self._tasks: set[asyncio.Task[None]] = set()
-        self._addresses: list[str] = []  # that are listened on; set by start
         self._ports: dict[int, _NodePort] = {}  # by node id; changed by _open
         self._failed: set[int] = set()  # node ids whose port cannot be opened; changed by _open
 
@@ -103,19 +101,23 @@ class _Server(ConfiguredServer):
         try:
             if port > MAX_PORT:
                 raise OSError(f"there is no port {port}")
-            sockets = bind(self._addresses, port)
+            sockets = bind(self.addresses, port)
+            opened = _NodePort(self, node_id, offset, sockets[0].getsockname()[1])
+            opened.acceptor = acceptor = Acceptor(sockets, lambda: self._new_protocol(opened))
+            try:
+                acceptor.start()
+            except OSError:  # another process has bound the port, too, and listens
+                acceptor.close()
+                raise
         except OSError as error:
             self._failed.add(node_id)
             logger.error("no port for broker %d at %s:%d: %s", node_id, self.host, port, error)
             return None
-        opened = self._ports[node_id] = _NodePort(self, node_id, offset, sockets[0].getsockname()[1])
-        opened.acceptor = Acceptor(sockets, lambda: self._new_protocol(opened))
-        opened.acceptor.start()
+        self._ports[node_id] = opened
         logger.info("broker %d is at port %d", node_id, opened.port)
         return opened
 
     async def start(self) -> None:
-        self._addresses = await resolve(self.host)
         await super().start()
         self.on_brokers({})
 

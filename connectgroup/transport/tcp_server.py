@@ -96,6 +96,7 @@ class TcpServer:
             and with the principal of the connection.
 
     Attributes:
+        addresses: the IP addresses that are listened on; set by ``start``.
         find_coordinator: host, port and node id of the coordinator that serves a group, in FindCoordinator
             responses; ``None``: no coordinator is known. By default those that this server advertises.
     """
@@ -118,6 +119,7 @@ class TcpServer:
         on_connection_lost: Callable[[Request, str], None] = lambda request, principal: None,
     ) -> None:
         self.handler, self.host, self.port = handler, host, port
+        self.addresses: list[str] = []
         self.limits = limits or Limits()
         security = security or Security()
         self.authenticator = security.authenticator
@@ -165,7 +167,7 @@ class TcpServer:
                 self._listener.close()
                 self._listener = None
             raise cannot_listen(self.host, self.port, error) from error
-        self.port = sockets[0].getsockname()[1]
+        self.addresses, self.port = addresses, sockets[0].getsockname()[1]
         register(self.quotas)
         if self._audit is not None:
             self._audit.start()

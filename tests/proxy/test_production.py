@@ -6,8 +6,8 @@ import asyncio
 import signal
 import struct
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager, AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -181,6 +181,20 @@ async def test_broker_that_joins_the_cluster_gets_a_port() -> None:
             peer.send(fetch(1))
             await peer.read()
         assert brokers[2].received == [fetch(1)]
+
+
+async def test_broker_whose_port_another_process_takes_is_at_the_port_of_the_proxy(
+    port_taken_late: Callable[[], AbstractContextManager[None]], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Clients lost their connection, and then were sent to a port on which the other process listened."""
+    async with cluster(4) as brokers, proxying(brokers[4]) as proxy:
+        brokers[2] = SmallBroker(brokers)
+        await brokers[2].start()
+        with port_taken_late():
+            ports = await ports_of(proxy)
+        own = int(proxy.address.rpartition(":")[2])
+        assert ports == await ports_of(proxy) == {2: own, 4: own}
+        assert "no port for broker 2" in caplog.text
 
 
 async def test_advertised_ports_are_the_next_ones() -> None:

@@ -403,6 +403,13 @@ async def test_client_that_leaves_while_its_request_is_forwarded_leaves_its_plac
                     refused = (await another.ask(join(), JOIN_GROUP, 3)).error_code != 0
 
 
+async def test_host_that_is_no_name_is_an_error_at_the_start() -> None:
+    async with proxying() as (broker, _):
+        config = ProxyConfig(broker=f"127.0.0.1:{broker.port}", host="a..b", port=0)
+        with pytest.raises(TransportError, match=r"^a\.\.b:0: cannot listen: not a host name"):
+            await ProxyServer(config, topics=StaticTopics({})).start()
+
+
 async def test_unreachable_broker_is_an_error_at_the_start() -> None:
     broker = SmallBroker()
     await broker.start()

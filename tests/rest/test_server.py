@@ -9,8 +9,8 @@ import re
 import socket
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from http.client import HTTPResponse
 from typing import Any
@@ -22,7 +22,7 @@ import pytest
 from connectgroup import Worker
 from connectgroup.client.admin import Admin
 from connectgroup.config.rest import RestConfig
-from connectgroup.errors import TransportError
+from connectgroup.errors import PortInUse, TransportError
 from connectgroup.log.base import LogNotWritable
 from connectgroup.rest import bodies, connections
 from connectgroup.rest.connections import BEGUN_A_TURN, RestLimits
@@ -611,6 +611,15 @@ async def test_a_body_above_the_limit_is_413(api: Api, chunked: bool) -> None:
 async def test_a_port_in_use_is_named(api: Api) -> None:
     with pytest.raises(TransportError, match=f"127.0.0.1:{api.server.port}: cannot listen: Address already in use"):
         await RestServer(api.admin, RestConfig(port=api.server.port)).start()
+
+
+async def test_a_port_that_another_process_takes_meanwhile_is_named(
+    api: Api, port_taken_late: Callable[[], AbstractContextManager[None]]
+) -> None:
+    """It was an ``OSError`` without the port."""
+    server = RestServer(api.admin, RestConfig(port=0))
+    with port_taken_late(), pytest.raises(PortInUse, match="cannot listen: Address already in use"):
+        await server.start()
 
 
 async def test_malformed_http_is_rejected_and_the_server_goes_on(api: Api) -> None:
