@@ -145,6 +145,7 @@ class Connection(asyncio.Protocol):
         self._incomplete = 0  # bytes of a large incomplete frame, as the server counts them
         self._decodes = False  # a large request; the later ones wait
         self._choked_at: float | None = None  # since when the peer does not read
+        self._closing_at: float | None = None  # since when only what is unsent keeps the connection open
         self._muted_until: float | None = None  # above a quota; changed by _throttle and _unmute
         self._relay: Relay | None = None  # of a proxy: forwards requests to a broker
         self._last_request: Request | None = None  # names the member, should the connection be lost
@@ -371,7 +372,7 @@ class Connection(asyncio.Protocol):
         self._server.log_complaint(self.client_host, f"closed: {why}")
         self._stopped = True
         self._frames.clear()
-        self._transport.close()
+        self._close()
 
     # ------------------------------------------------------------------------------------------ responses
 
@@ -420,7 +421,13 @@ class Connection(asyncio.Protocol):
         if out:
             self._transport.write(out[0] if len(out) == 1 else b"".join(out))
         if self._hanging_up:
-            self._transport.close()
+            self._close()
+
+    def _close(self) -> None:
+        """Close as soon as the peer has read what is unsent."""
+        if self._closing_at is None:
+            self._closing_at = self._loop.time()
+        self._transport.close()
 
     def pause_writing(self) -> None:
         self._choked_at = self._loop.time()
@@ -454,8 +461,9 @@ class Connection(asyncio.Protocol):
             return f"closed: {self._refused}" if late else ""
         if not self.admission.is_open and now - self._began_at > limits.authentication_deadline_s:
             return f"closed: not authenticated within {limits.authentication_deadline_s:g} s"
-        if self._choked_at is not None:
-            late = now - self._choked_at > limits.unsent_deadline_s
+        unread_since = self._closing_at if self._choked_at is None else self._choked_at
+        if unread_since is not None:
+            late = now - unread_since > limits.unsent_deadline_s
             return f"closed: did not read its responses for {limits.unsent_deadline_s:g} s" if late else ""
         if self._paused or len(self.conversation):
             return ""
@@ -467,6 +475,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._lost = self._stopped = True
+        self._choked_at = self._closing_at = None
         self._frames.clear()
         self._reader.discard()
         self._count_incomplete(0)  # a request that is under way may be parked for long

@@ -8,15 +8,17 @@ import socket
 import struct
 import tracemalloc
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
 from connectgroup.errors import TransportError
+from connectgroup.protocol.messages.api import Request, Response
 from connectgroup.protocol.messages.cluster import (
     ApiVersionsRequest,
 )
 from connectgroup.protocol.messages.common import ConnectorTasks
-from connectgroup.protocol.messages.heartbeat import HeartbeatRequest
+from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from connectgroup.testing.contracts.transport import ScriptedHandler, beat, message_of
 from connectgroup.transport import tcp_connection
 from connectgroup.transport.tcp_client import TcpClient
@@ -105,6 +107,25 @@ async def test_connection_that_reads_no_response_is_not_read_and_then_closed(
         good = await Peer.to(tcp)
         assert await good.is_alive()
         good.close()
+        peer.close()
+
+
+@pytest.mark.asyncio
+async def test_connection_that_is_being_closed_does_not_wait_for_ever_until_its_responses_are_read() -> None:
+    """It stayed until another connection needed its place: what is unsent was below the limit that stops reading."""
+
+    class Talkative(ScriptedHandler):
+        async def handle(self, request: Request, **sender: Any) -> Response:
+            return HeartbeatResponse(error_message="x" * 30_000)
+
+    lost = asyncio.Event()
+    async with server(Talkative(), max_unsent_bytes=1 << 30, unsent_deadline_s=0.3) as tcp:
+        tcp.on_connection_lost = lambda request, principal: lost.set()
+        peer = await Peer.to(tcp, receive_buffer=4096)
+        for number in range(400):  # more than the buffers of the system take
+            peer.send(beat("a"), correlation_id=number)
+        peer.writer.write(frame(struct.pack(">hhi", 999, 0, 1)))  # after the responses, the connection is closed
+        await lost.wait()
         peer.close()
 
 

@@ -90,7 +90,7 @@ STORAGE: tuple[Fault, ...] = (
           "S.F()", "self._turns.remove(turn)\nself._turns.appendleft(turn)\nS.F()", nth=-1)),
     *at("connectgroup.transport.tcp_connection:Connection._refuse", TCP_SERVER,
         C("a connection stays open after an invalid frame",
-          "A.close()")),
+          "A._close()")),
     *at("connectgroup.transport.tcp_connection:Connection.data_received", TCP_SERVER,
         C("single bytes extend the deadline of a frame",
           "A or not B", "True")),
