@@ -126,6 +126,27 @@ def test_size_limit_covers_all_connectors_of_the_group() -> None:
     assert added.error_message.startswith("connector d: Config: got a configuration of 30000")
 
 
+def test_size_limit_counts_all_changes_of_one_request() -> None:
+    """What a change before has freed, and what it has taken."""
+
+    def put(*changes: tuple[str, int]) -> UpdateConnectorsResponse:
+        wanted = tuple(
+            ConnectorChange(connector=name, config=entries({"v": "x" * size}))
+            if size
+            else ConnectorChange(connector=name, delete=True)
+            for name, size in changes
+        )
+        response = step(group, UpdateConnectorsRequest(group_id="g", changes=wanted), 1_000, SETTINGS).response
+        assert isinstance(response, UpdateConnectorsResponse)
+        return response
+
+    group = group_of(connector("a", v="x" * 3_000_000), connector("b", v="x" * 3_000_000))
+    assert [each.error_code for each in put(("c", 1_000_000), ("d", 1_000_000)).results] == [0, InvalidRequest.code]
+    assert [each.error_code for each in put(("c", 3_000_000), ("a", 0)).results] == [InvalidRequest.code, 0]
+    assert put(("a", 0), ("c", 3_000_000), ("b", 2_000_000), ("d", 2_000_000)).error_code == 0
+    assert sum(group.connector_bytes.values()) < MAX_GROUP_BYTES
+
+
 def test_change_that_makes_the_group_smaller_is_accepted() -> None:
     """The group may have been written by software with another limit."""
     large = connector(tasks=30_000, value="x" * 300)

@@ -91,9 +91,9 @@ def update_connectors(
             f"Changes: got {units} connectors and tasks; allowed: at most {settings.max_units} a group"
         )
         return _refused(group, request, request.changes[-1], limit)
-    taken = dict(group.connector_bytes)
+    taken = sum(group.connector_bytes.values())  # by all connectors, after the changes up to here
     for wanted, change in zip(request.changes, changes, strict=True):
-        taken.pop(wanted.connector, None)
+        taken -= group.connector_bytes.get(wanted.connector, 0)
         if change.after is None:
             continue
         try:
@@ -101,7 +101,7 @@ def update_connectors(
             state.check(group.group_id, taken, change.before, change.after)
         except InvalidRequest as error:
             return _refused(group, request, wanted, error)
-        taken[wanted.connector] = state.connector_bytes(change.after)
+        taken += state.connector_bytes(change.after)
 
     for change in changes:
         if change.after == change.before:

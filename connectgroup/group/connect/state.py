@@ -466,18 +466,18 @@ def connector_bytes(connector: ConnectorRecord) -> int:
     return 2 * _UNIT + least + _config_bytes(connector.config) + names + len(connector.tasks) * (name + _UNIT) + tasks
 
 
-def check(group_id: str, sizes: Mapping[str, int], before: ConnectorRecord | None, after: ConnectorRecord) -> None:
+def check(group_id: str, others_bytes: int, before: ConnectorRecord | None, after: ConnectorRecord) -> None:
     """Reject a change after which the group would exceed its message limits.
 
     Args:
-        sizes: ``connector_bytes`` of the other connectors, by name.
+        others_bytes: the sum of ``connector_bytes`` of the other connectors.
         before: the connector before the change; ``None`` for a new one. A change that does not grow is never rejected.
         after: the connector after the change.
 
     Raises:
         InvalidRequest: with ``TaskConfigs`` or ``tasks.max``, the value and the limit.
     """
-    left = MAX_GROUP_BYTES - sum(sizes.values())
+    left = MAX_GROUP_BYTES - others_bytes
     of_all = f"of the {MAX_GROUP_BYTES} bytes for all connectors and tasks of a group"
     taken = connector_bytes(after)
     if taken > left and (before is None or taken > connector_bytes(before)):
