@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from array import array
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -105,16 +105,14 @@ class Series:
         self._advance(interval)
         begin = max(self.first, self.last - INTERVALS + 1)
         count, at = self.last + 1 - begin, begin % INTERVALS
-        rows, lag, errors = ((ring[at:] + ring[:at])[:count] for ring in (self._rows, self._lag, self._errors))
+        rows, lag, errors = ((ring[at:] + ring[:at])[:count].tolist() for ring in (self._rows, self._lag, self._errors))
         width = -(-INTERVALS // max(1, min(points, INTERVALS)))
-        # Aligned from the end, so that each but the first part has the full width.
-        parts = [(max(0, end - width), end) for end in range(count, 0, -width)][::-1]
         return ConnectorHistory(
             end_ms=(self.last + 1) * INTERVAL_MS,
             interval_ms=width * INTERVAL_MS,
-            rows=tuple([min(sum(rows[first:end]), MAX_NUMBER) for first, end in parts]),
-            lag=tuple([lag[end - 1] for _, end in parts]),
-            errors=tuple([min(sum(errors[first:end]), MAX_NUMBER) for first, end in parts]),
+            rows=_sums(rows, width),
+            lag=tuple(lag[(count - 1) % width :: width]),
+            errors=_sums(errors, width),
         )
 
     def _advance(self, interval: int) -> None:
@@ -125,6 +123,14 @@ class Series:
             self._rows[at] = self._errors[at] = 0
             self._lag[at] = lag
         self.last = max(self.last, interval)
+
+
+def _sums(numbers: Sequence[int], width: int) -> tuple[int, ...]:
+    """The sums of parts, aligned from the end, so that each but the first has the full width."""
+    if width == 1:
+        return tuple(numbers)
+    ends = range((len(numbers) - 1) % width + 1, len(numbers) + 1, width)
+    return tuple([min(sum(numbers[max(0, end - width) : end]), MAX_NUMBER) for end in ends])
 
 
 def _ring(numbers: Sequence[int], last: int) -> array[int]:
@@ -226,21 +232,17 @@ class Histories:
         if not events:
             del self._events[name]
 
-    def shown(self, group_id: str, points: int, now_ms: int) -> dict[str, ConnectorHistory]:
-        """The histories of the connectors of a group; see ``Series.shown``."""
+    def shown(
+        self, group_id: str, points: int, now_ms: int, connectors: Sequence[str] | None = None
+    ) -> dict[str, ConnectorHistory]:
+        """The histories of these connectors of a group, or of all; see ``Series.shown``."""
         interval = now_ms // INTERVAL_MS
-        return {
-            connector: series.shown(interval, points)
-            for (group, connector), series in self._series.items()
-            if group == group_id
-        }
+        names = _of_group(self._series, group_id, connectors)
+        return {name[1]: self._series[name].shown(interval, points) for name in names}
 
     def events(self, group_id: str, connectors: Sequence[str] | None) -> dict[str, tuple[UnitEvent, ...]]:
         """The events of these connectors of a group, or of all."""
-        names = [name for name in self._events if name[0] == group_id]
-        if connectors is not None:
-            names = [(group_id, each) for each in connectors if (group_id, each) in self._events]
-        return {name[1]: tuple(self._events[name]) for name in names}
+        return {name[1]: tuple(self._events[name]) for name in _of_group(self._events, group_id, connectors)}
 
     def forget(self, group_id: str, connector: str | None = None) -> None:
         """Forget a connector, or all of a group."""
@@ -248,3 +250,10 @@ class Histories:
             for name in [each for each in known if each[0] == group_id and connector in (None, each[1])]:
                 del known[name]
         self._count = sum(map(len, self._events.values()))
+
+
+def _of_group(known: Collection[Name], group_id: str, connectors: Sequence[str] | None) -> list[Name]:
+    """The names of these connectors of a group, or of all, that are known."""
+    if connectors is None:
+        return [name for name in known if name[0] == group_id]
+    return [name for each in dict.fromkeys(connectors) if (name := (group_id, each)) in known]

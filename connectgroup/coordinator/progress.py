@@ -453,7 +453,7 @@ class ReportedProgress:
             known.accounts,
             known.topics,
             known.workers,
-            histories.shown(group_id, points, self._clock_ms()) if points > 0 else {},
+            histories.shown(group_id, points, self._clock_ms(), request.connectors) if points > 0 else {},
             histories.events(group_id, request.connectors) if request.include_events else {},
         )
 
