@@ -41,6 +41,7 @@ from ..wire.apis import (
     SASL_AUTHENTICATE,
     SASL_HANDSHAKE,
     TXN_OFFSET_COMMIT,
+    DecodedRequest,
     decode_request,
     decode_response,
     encode_request,
@@ -136,6 +137,8 @@ class BrokerRelay(asyncio.Protocol):
         self._pending: deque[_Pending] = deque()
         self._frames = FrameReader(MAX_RESPONSE_BYTES)
         self._paused = self._closed = self._choked = False
+        # Of the TxnOffsetCommit that was decoded last: see _rewritten. Changed by prepare and commit_in_transaction.
+        self._prepared: tuple[str, bytes] | None = None
 
     # ---- from the client
 
@@ -152,8 +155,6 @@ class BrokerRelay(asyncio.Protocol):
             if not _is_for_transactions(data):
                 return False
             self._proxy.on_transactions()
-        elif header.api_key == TXN_OFFSET_COMMIT:
-            return self._commit_in_transaction(data, header, defer)
         elif not is_forwarded(header.api_key) or (header.api_key in OF_BROKER and self._proxy.authenticates):
             return False
         try:
@@ -167,22 +168,22 @@ class BrokerRelay(asyncio.Protocol):
         self._request(data, header, defer())
         return True
 
-    def _commit_in_transaction(self, data: bytes, header: Header, defer: Callable[[], Respond]) -> bool:
-        try:
-            decoded = decode_request(data)
-        except WireError:
-            return False  # the server responds with the error
-        request = decoded.request
+    def prepare(self, decoded: DecodedRequest) -> None:
+        if isinstance(decoded.request, TxnOffsetCommitRequest):
+            self._prepared = _rewritten(decoded)
+
+    def commit_in_transaction(self, decoded: DecodedRequest, respond: Respond) -> None:
+        request, header = decoded.request, Header(decoded.api_key, decoded.version, decoded.correlation_id)
         assert isinstance(request, TxnOffsetCommitRequest)
-        respond, token = defer(), uuid.uuid4().hex
         assert self._connection is not None
+        (token, to_broker), self._prepared = self._prepared or _rewritten(decoded), None
         if (refused := self._proxy.refuses_commit(request, self._connection)) is not None:
             respond(
                 encode_response(
                     refused, api_key=header.api_key, version=header.version, correlation_id=header.correlation_id
                 )
             )
-            return True
+            return
 
         def on_response(response: bytes | None) -> None:
             if response is None:
@@ -190,17 +191,10 @@ class BrokerRelay(asyncio.Protocol):
             else:
                 self._proxy.spawn(self._on_committed(request, token, header, response, respond))
 
-        to_broker = encode_request(
-            for_broker(request, token),
-            version=header.version,
-            correlation_id=header.correlation_id,
-            client_id=decoded.client_id,
-        )
         if self._proxy.cluster.has_several:
             self._proxy.spawn(self._to_coordinator(request.group_id, to_broker, header, on_response))
         else:
             self._request(to_broker, header, on_response)
-        return True
 
     async def _to_coordinator(self, group_id: str, data: bytes, header: Header, respond: Respond) -> None:
         """Send a TxnOffsetCommit to the broker that has the offsets which transactions commit for the group."""
@@ -377,6 +371,18 @@ class BrokerRelay(asyncio.Protocol):
         self._unsent, self._unsent_bytes = [], 0
         for each in pending:
             each.respond(None)
+
+
+def _rewritten(decoded: DecodedRequest) -> tuple[str, bytes]:
+    """A new token, and the TxnOffsetCommit that the broker gets."""
+    request, token = decoded.request, uuid.uuid4().hex
+    assert isinstance(request, TxnOffsetCommitRequest)
+    return token, encode_request(
+        for_broker(request, token),
+        version=decoded.version,
+        correlation_id=decoded.correlation_id,
+        client_id=decoded.client_id,
+    )
 
 
 def for_broker(request: TxnOffsetCommitRequest, token: str) -> TxnOffsetCommitRequest:

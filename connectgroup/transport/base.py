@@ -32,6 +32,7 @@ from ..protocol.messages.api import DirectHandler, Handler, Request, Response
 from ..protocol.messages.describe import DescribeRequest
 from ..protocol.messages.rejected import RESPONSE_OF, rejected
 from ..protocol.units import printable
+from ..wire.apis import DecodedRequest
 
 Ticket = TypeVar("Ticket")
 
@@ -76,6 +77,12 @@ class Relay(Protocol):
             defer: takes the next position in the response order; the function that it returns is called once, with
                 header and body of the response. With ``None`` the connection is closed in request order.
         """
+
+    def prepare(self, decoded: DecodedRequest) -> None:
+        """Do what takes long of ``commit_in_transaction``, which follows. Called in a thread, for a large request."""
+
+    def commit_in_transaction(self, decoded: DecodedRequest, respond: Callable[[bytes | None], None]) -> None:
+        """Forward a TxnOffsetCommit, which the handler takes part in; ``respond``: as that of ``forward``."""
 
     def pause(self) -> None:
         """The peer does not read its responses: read no more of the other server."""

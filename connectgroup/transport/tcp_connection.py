@@ -36,6 +36,7 @@ from ..protocol.messages.cluster import (
     SaslHandshakeResponse,
 )
 from ..protocol.messages.describe import DescribeResponse
+from ..protocol.messages.offsets import TxnOffsetCommitRequest
 from ..protocol.messages.rejected import rejected
 from ..protocol.units import printable
 from ..sasl import MECHANISMS, Authenticator, Login, SaslError
@@ -251,7 +252,8 @@ class Connection(asyncio.Protocol):
         if len(data) > LARGE_BYTES:
             self._decodes = True
             self._count_incomplete(len(data))
-            self._server.large_requests.decode(self, data, self._on_decoded)
+            prepare = None if self._relay is None else self._relay.prepare
+            self._server.large_requests.decode(self, data, self._on_decoded, prepare)
         else:
             self._handle(decoded(data))
 
@@ -294,6 +296,8 @@ class Connection(asyncio.Protocol):
         elif isinstance(request, _LOCAL):
             response = self._server.handle_locally(request)
             self.conversation.put(header, self._server.without_denied(request, response, self))
+        elif self._relay is not None and isinstance(request, TxnOffsetCommitRequest):
+            self._relay.commit_in_transaction(decoded, self._defer())
         else:
             self._last_request = request
             group_id = getattr(request, "group_id", None)
@@ -579,6 +583,8 @@ MAX_TOGETHER_S: Final = 0.005
 
 Decoded = DecodedRequest | DecodeFailure
 
+Prepare = Callable[[DecodedRequest], None]
+
 
 def decoded(data: bytes) -> Decoded:
     """The request in a frame, or why there is none."""
@@ -592,15 +598,17 @@ class LargeRequests:
     """The large requests of one server that are to be decoded, in the order of their arrival."""
 
     def __init__(self) -> None:
-        self._waiting: dict[object, tuple[bytes, Callable[[Decoded], None]]] = {}  # by connection
+        self._waiting: dict[object, tuple[bytes, Callable[[Decoded], None], Prepare | None]] = {}  # by connection
         self._task: asyncio.Task[None] | None = None  # decodes them, while there are any
 
-    def decode(self, connection: object, data: bytes, then: Callable[[Decoded], None]) -> None:
+    def decode(
+        self, connection: object, data: bytes, then: Callable[[Decoded], None], prepare: Prepare | None = None
+    ) -> None:
         """Decode a request of a connection that has none here; ``then`` is called with it, in a later turn of the loop.
 
-        ``then`` must not raise.
+        ``then`` must not raise. ``prepare`` is called before it, in the thread, if the request is decoded in one.
         """
-        self._waiting[connection] = data, then
+        self._waiting[connection] = data, then, prepare
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run(), name="decoding large requests")
 
@@ -613,8 +621,8 @@ class LargeRequests:
         began_s = clock()
         try:
             while self._waiting:
-                data, then = self._waiting.pop(next(iter(self._waiting)))
-                then(await _decoded_in_thread(data) if len(data) > IN_THREAD_BYTES else decoded(data))
+                data, then, prepare = self._waiting.pop(next(iter(self._waiting)))
+                then(await _decoded_in_thread(data, prepare) if len(data) > IN_THREAD_BYTES else decoded(data))
                 if clock() - began_s > MAX_TOGETHER_S:
                     await asyncio.sleep(0)
                     began_s = clock()
@@ -622,8 +630,14 @@ class LargeRequests:
             self._task = None
 
 
-async def _decoded_in_thread(data: bytes) -> Decoded:
+async def _decoded_in_thread(data: bytes, prepare: Prepare | None) -> Decoded:
+    def decode() -> Decoded:
+        found = decoded(data)
+        if prepare is not None and not isinstance(found, DecodeFailure):
+            prepare(found)
+        return found
+
     try:
-        return await off_loop("decode a request", decoded, data)
+        return await off_loop("decode a request", decode)
     except NoThread:
-        return decoded(data)
+        return decode()

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import ssl
 import struct
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -23,6 +24,9 @@ from connectgroup.protocol.messages.cluster import (
     FindCoordinatorResponse,
     FoundCoordinator,
 )
+from connectgroup.protocol.messages.offsets import PartitionCommit, TopicCommit, TxnOffsetCommitRequest
+from connectgroup.proxy import relay
+from connectgroup.proxy.relay import for_broker
 from connectgroup.proxy.server import ProxyServer
 from connectgroup.topics import StaticTopics
 from connectgroup.wire.apis import decode_response, encode_request, encode_response
@@ -368,6 +372,35 @@ async def test_little_is_kept_while_the_broker_is_being_connected() -> None:
         connecting.set()
         await broker.until_received(40)
         drained.cancel()
+
+
+async def test_large_commit_of_a_transaction_holds_up_no_other_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anybody who reaches the proxy may send one, before the broker authenticates the client: decoding and rewriting
+    eight with 100,000 partitions each took four seconds, in which no heartbeat was served."""
+    begun, may_end = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def slowly(request: TxnOffsetCommitRequest, token: str) -> TxnOffsetCommitRequest:
+        loop.call_soon_threadsafe(begun.set)
+        assert may_end.wait(20), "the event loop goes on meanwhile"
+        return for_broker(request, token)
+
+    monkeypatch.setattr(relay, "for_broker", slowly)
+    async with proxying() as (broker, proxy), client(proxy) as greedy, client(proxy) as other:
+        partition = PartitionCommit(partition_index=0, committed_offset=1, committed_metadata="")
+        topics = (TopicCommit(name="t", partitions=(partition,) * 5_000),)
+        commit = TxnOffsetCommitRequest(
+            transactional_id="t", group_id="g", producer_id=1, producer_epoch=1, topics=topics
+        )
+        greedy.send(encode_request(commit, version=3, correlation_id=1, client_id="c"))
+        greedy.send(fetch(2))
+        await begun.wait()
+        assert (await other.ask(join(), JOIN_GROUP, 3)).error_code == 0
+        assert broker.received == []
+        may_end.set()
+        await broker.until_received(2)
+        keys = [struct.unpack_from(">h", data)[0] for data in broker.received]
+        assert keys == [TXN_OFFSET_COMMIT, FETCH], "in their order"
 
 
 async def test_connection_limit_applies_to_clients_of_the_proxy() -> None:
