@@ -224,8 +224,9 @@ class Feeds:
     def __init__(self, admin: Admin, rates: Rates | None = None) -> None:
         """Use this client; it belongs to the caller. ``rates``: see ``RestServer``."""
         self._admin, self._rates = admin, rates or rows_per_second
-        # By group and user; changed by stream and _run.
+        # By group and user; changed by _open and _run.
         self._feeds: dict[tuple[str, str], Feed] = {}
+        self._opening: dict[tuple[str, str], asyncio.Task[Feed]] = {}  # changed by _opened and _open
         self._running: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._describing = asyncio.Lock()
         self._of_users: Counter[str] = Counter()  # streams; changed by _counted
@@ -257,18 +258,34 @@ class Feeds:
         if excess := "events: the server stops" if self._closed else self._excess(principal):
             raise RestError(503, excess)
         key = group_id, user
-        feed = self._feeds.get(key)
-        if feed is None:
-            count = self._running.__len__
-            feed = Feed(admin or self._admin, group_id, self._rates, may, self._describing, count)
-            await feed.update()
-            if self._closed:
-                raise RestError(503, "events: the server stops")
-            # Another request may have opened the same feed meanwhile.
-            feed = self._feeds.setdefault(key, feed)
-            if key not in self._running:
-                self._running[key] = asyncio.create_task(self._run(key, feed), name=f"events of {group_id}")
+        feed = self._feeds.get(key) or await self._opened(key, admin or self._admin, may)
         return self._counted(feed, last_id, hello, principal)
+
+    async def _opened(self, key: tuple[str, str], admin: Admin, may: May | None) -> Feed:
+        """A new feed. All who want it at the same time share its first description, which keeps the event loop busy."""
+        task = self._opening.get(key)
+        if task is None:
+            task = asyncio.create_task(self._open(key, admin, may), name=f"open events of {key[0]}")
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())  # all its clients may have gone
+            self._opening[key] = task
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled():
+                raise RestError(503, "events: the server stops") from None
+            raise
+
+    async def _open(self, key: tuple[str, str], admin: Admin, may: May | None) -> Feed:
+        feed = Feed(admin, key[0], self._rates, may, self._describing, self._running.__len__)
+        try:
+            await feed.update()
+        finally:
+            del self._opening[key]
+        if self._closed:
+            raise RestError(503, "events: the server stops")
+        self._feeds[key] = feed
+        self._running[key] = asyncio.create_task(self._run(key, feed), name=f"events of {key[0]}")
+        return feed
 
     def _excess(self, principal: str) -> str:
         """The error of one more stream; empty if there may be one."""
@@ -282,7 +299,7 @@ class Feeds:
     async def close(self) -> None:
         """End all streams and stop."""
         self._closed = True
-        running = list(self._running.values())
+        running = [*self._running.values(), *self._opening.values()]
         for feed in self._feeds.values():
             feed.close()
         for task in running:

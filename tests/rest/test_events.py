@@ -231,6 +231,31 @@ async def test_streams_of_one_user_leave_some_to_others(tmp_path: Path, monkeypa
         await (await held.enter_async_context(stream(api, auth=bob))).next()
 
 
+async def test_streams_that_begin_together_share_one_description(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of a thousand requests for the events of a large group kept the event loop busy, though 64 may have them."""
+    described = 0
+    async with serving() as coordinator, Admin.local(coordinator) as admin:
+        await admin.add_connector(GROUP, "c", IDLE)
+        describe = admin.describe
+
+        async def counted(group: str) -> DescribedGroup:
+            nonlocal described
+            described += 1
+            return await describe(group)
+
+        monkeypatch.setattr(admin, "describe", counted)
+        feeds = events.Feeds(admin)
+        opened = await asyncio.gather(*(feeds.stream(GROUP, "") for _ in range(50)))
+        assert described < 10, "the first one, and those that the feed has made since"
+        for one in opened:
+            assert b"hello" in await anext(one)
+        await feeds.close()
+        for one in opened:
+            await one.aclose()
+        with pytest.raises(ConnectGroupError):
+            await asyncio.gather(*(events.Feeds(admin).stream("nowhere", "") for _ in range(5)))
+
+
 async def test_feeds_describe_their_groups_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each description keeps the event loop busy: together they would delay heartbeats."""
     monkeypatch.setattr(events, "POLL_S", 0.0)
