@@ -22,6 +22,8 @@ OPTIONS = json.dumps({"url": "jdbc:x", "password": 'pass"word; with, all', "user
         ('{"password": "cut of', '{"password": [hidden]'),
         ('{"password": "", "x": "y"}', '{"password": [hidden], "x": "y"}'),
         ("jdbc:postgresql://ada:pw@host/db", "jdbc:postgresql://[hidden]@host/db"),
+        ("API_TOKEN=abc PASSWORD: abc", "API_TOKEN=[hidden] PASSWORD: abc"),
+        ("my.\u017fecret=abc", "my.\u017fecret=[hidden]"),  # a letter that is an s, whatever the case
     ],
 )
 def test_value_of_a_credential_is_hidden_to_its_end(text: str, shown: str) -> None:
