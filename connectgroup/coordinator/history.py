@@ -233,26 +233,26 @@ class Histories:
             del self._events[name]
 
     def shown(
-        self, group_id: str, points: int, now_ms: int, connectors: Sequence[str] | None = None
+        self, group_id: str, points: int, now_ms: int, connectors: Collection[str] | None = None
     ) -> dict[str, ConnectorHistory]:
         """The histories of these connectors of a group, or of all; see ``Series.shown``."""
         interval = now_ms // INTERVAL_MS
         names = _of_group(self._series, group_id, connectors)
         return {name[1]: self._series[name].shown(interval, points) for name in names}
 
-    def events(self, group_id: str, connectors: Sequence[str] | None) -> dict[str, tuple[UnitEvent, ...]]:
+    def events(self, group_id: str, connectors: Collection[str] | None) -> dict[str, tuple[UnitEvent, ...]]:
         """The events of these connectors of a group, or of all."""
         return {name[1]: tuple(self._events[name]) for name in _of_group(self._events, group_id, connectors)}
 
-    def forget(self, group_id: str, connector: str | None = None) -> None:
-        """Forget a connector, or all of a group."""
+    def forget(self, group_id: str, connectors: Collection[str] | None = None) -> None:
+        """Forget these connectors of a group, or all."""
         for known in (self._series, self._events):
-            for name in [each for each in known if each[0] == group_id and connector in (None, each[1])]:
+            for name in _of_group(known, group_id, connectors):
                 del known[name]
         self._count = sum(map(len, self._events.values()))
 
 
-def _of_group(known: Collection[Name], group_id: str, connectors: Sequence[str] | None) -> list[Name]:
+def _of_group(known: Collection[Name], group_id: str, connectors: Collection[str] | None) -> list[Name]:
     """The names of these connectors of a group, or of all, that are known."""
     if connectors is None:
         return [name for name in known if name[0] == group_id]

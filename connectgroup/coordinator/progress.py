@@ -432,12 +432,15 @@ class ReportedProgress:
         self._groups.pop(group_id, None)
         self._histories.forget(group_id)
 
-    def forget_connector(self, group_id: str, connector: str) -> None:
-        """Drop what is known of a connector that is deleted."""
-        self.reset_topics(group_id, connector)
-        self._histories.forget(group_id, connector)
+    def forget_connectors(self, group_id: str, connectors: Collection[str]) -> None:
+        """Drop what is known of connectors that are deleted."""
+        if not connectors:
+            return
+        for connector in connectors:
+            self.reset_topics(group_id, connector)
+        self._histories.forget(group_id, connectors)
         if (known := self._groups.get(group_id)) is not None:
-            known.accounts = {unit: each for unit, each in known.accounts.items() if unit.connector != connector}
+            known.accounts = {unit: each for unit, each in known.accounts.items() if unit.connector not in connectors}
             known.ending &= known.accounts.keys()
 
     def reset_topics(self, group_id: str, connector: str) -> None:

@@ -274,9 +274,8 @@ class Coordinator:
             if isinstance(request, JoinGroupRequest) and response.error_code == UnreleasedInstanceId.code:
                 self._look_for_process(request)
             elif isinstance(request, UpdateConnectorsRequest) and response.error_code == 0:
-                for each in request.changes:
-                    if each.delete:
-                        self._progress.forget_connector(request.group_id, each.connector)
+                gone = {each.connector for each in request.changes if each.delete}
+                self._progress.forget_connectors(request.group_id, gone)
         if isinstance(request, GroupHeartbeatRequest) and not self._is_of_consumers(request):
             response = self._logger_levels.add_to(response, request)
         return self._with_epoch(request, response)

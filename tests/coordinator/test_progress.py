@@ -454,6 +454,9 @@ def test_description_of_one_connector_puts_together_its_history_alone() -> None:
     named = DescribeRequest(connectors=("b", "b", "c"), history_points=60)
     assert {name: sum(each.rows) for name, each in reported.of("g", named).history.items()} == {"b": 5}
     assert reported.of("g", DescribeRequest(history_points=60)).history.keys() == {"a", "b"}
+    reported.forget_connectors("g", {"a", "c"})
+    left = reported.of("g", DescribeRequest(history_points=60))
+    assert ({*left.history}, {*left.accounts}) == ({"b"}, {Unit("b", 0)})
 
 
 async def test_an_hour_of_a_thousand_tasks_takes_less_than_32_megabytes() -> None:
