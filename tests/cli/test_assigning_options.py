@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ..integration.processes import Program, call_command, wait
+from ..integration.processes import Program, call_command, run_command, wait
 from .connector_files import connector_file
 
 GROUP = "sleepers"
@@ -32,7 +32,7 @@ def test_up_uses_the_configured_assignor(tmp_path: Path, options: list[str], com
 def test_worker_that_requests_an_unknown_server_assignor_exits(tmp_path: Path) -> None:
     with Program("coordinator", "--port", 0, "--data", tmp_path / "data") as coordinator:
         at = coordinator.line_with("coordinator at ").removeprefix("coordinator at ")
-        done = call_command(
+        done = run_command(
             *("worker", "--group", GROUP, "--coordinator", at, "--scratch", tmp_path / "scratch"),
             *("--server-assignor", "nosuch"),
         )

@@ -81,7 +81,8 @@ def run_command(
 def call_command(*arguments: str | Path | int) -> Finished:
     """Run one command in this process, which saves the start of Python; ``err`` has its log messages too.
 
-    For commands that a test repeats. If this thread runs an event loop, the loop waits while the command runs.
+    For commands that a test repeats. If this thread runs an event loop, the loop waits while the command runs. Not for
+    a worker that begins to run: after its end, no Java can be started in its process.
     """
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
