@@ -137,8 +137,8 @@ class BrokerRelay(asyncio.Protocol):
         self._pending: deque[_Pending] = deque()
         self._frames = FrameReader(MAX_RESPONSE_BYTES)
         self._paused = self._closed = self._choked = False
-        # Of the TxnOffsetCommit that was decoded last: see _rewritten. Changed by prepare and commit_in_transaction.
-        self._prepared: tuple[str, bytes] | None = None
+        # A TxnOffsetCommit, and what _rewritten has made of it. Changed by prepare and commit_in_transaction.
+        self._prepared: tuple[DecodedRequest, tuple[str, bytes]] | None = None
 
     # ---- from the client
 
@@ -170,13 +170,17 @@ class BrokerRelay(asyncio.Protocol):
 
     def prepare(self, decoded: DecodedRequest) -> None:
         if isinstance(decoded.request, TxnOffsetCommitRequest):
-            self._prepared = _rewritten(decoded)
+            self._prepared = decoded, _rewritten(decoded)
 
     def commit_in_transaction(self, decoded: DecodedRequest, respond: Respond) -> None:
         request, header = decoded.request, Header(decoded.api_key, decoded.version, decoded.correlation_id)
         assert isinstance(request, TxnOffsetCommitRequest)
         assert self._connection is not None
-        (token, to_broker), self._prepared = self._prepared or _rewritten(decoded), None
+        prepared, self._prepared = self._prepared, None
+        if prepared is not None and prepared[0] is decoded:
+            token, to_broker = prepared[1]
+        else:
+            token, to_broker = _rewritten(decoded)
         if (refused := self._proxy.refuses_commit(request, self._connection)) is not None:
             respond(
                 encode_response(

@@ -634,7 +634,8 @@ async def _decoded_in_thread(data: bytes, prepare: Prepare | None) -> Decoded:
     def decode() -> Decoded:
         found = decoded(data)
         if prepare is not None and not isinstance(found, DecodeFailure):
-            prepare(found)
+            with contextlib.suppress(Exception):  # raised again where the request is handled
+                prepare(found)
         return found
 
     try:

@@ -203,7 +203,8 @@ def test_records_lag_grows_while_the_sink_is_blocked_and_goes_to_0(
         produce(kafka, name, [(n % 2, "k", json.dumps({"a": n})) for n in numbers])
 
     write(range(4))
-    run = table.start(1, source="kafka", source_bootstrap_servers=kafka, source_topics=name, source_schema="a INT")
+    records = {"source": "kafka", "source_bootstrap_servers": kafka, "source_topics": name, "source_schema": "a INT"}
+    run = table.start(1, **records, sink_busy_timeout_ms="60000")  # type: ignore[arg-type]
     run.wait(lambda: table.seen() == [*range(4)] and run.lags[-1] == Lag(records=0))
     with contextlib.closing(sqlite3.connect(table.output, isolation_level=None)) as blocking:
         blocking.execute("BEGIN IMMEDIATE")

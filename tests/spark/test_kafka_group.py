@@ -114,7 +114,7 @@ def test_positions_are_not_published_before_the_sink_has_committed(
     kafka: str, name: str, table: Bench, quick: None
 ) -> None:
     write(kafka, name, range(4))
-    run = table.start(1, **settings(kafka, name))  # type: ignore[arg-type]
+    run = table.start(1, **settings(kafka, name), sink_busy_timeout_ms="60000")  # type: ignore[arg-type]
     run.wait(lambda: offsets(kafka, name) == {0: 2, 1: 2})
     with contextlib.closing(sqlite3.connect(table.output, isolation_level=None)) as blocking:
         blocking.execute("BEGIN IMMEDIATE")

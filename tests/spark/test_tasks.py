@@ -352,7 +352,7 @@ def test_task_measures_its_lag_and_its_polls_while_a_commit_is_blocked(
     table: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(driving, "INTERVAL_S", 0.05)
-    run = table.start(1)
+    run = table.start(1, sink_busy_timeout_ms="60000")
     run.wait(lambda: bool(run.polls) and bool(run.lags))
     assert run.rows == [], "the first poll found nothing"
     assert (run.lags[-1].bytes, run.lags[-1].files) == (0, 0)
