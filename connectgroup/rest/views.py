@@ -38,6 +38,9 @@ def connector_info(connector: DescribedConnector) -> dict[str, Any]:
 def connector_type(connector: DescribedConnector) -> str:
     """``sink``: it takes records from Kafka to somewhere else, as Kafka Connect's sink connectors; else ``source``."""
     config = config_of(connector.config)
+    if "source" not in config and (config.get("topics") or config.get("topics.regex")):
+        # In Kafka Connect's own form; that of a source, which may have topics, too, needs no brokers to read from.
+        return "sink" if config.get("source.bootstrap.servers") else "source"
     return "sink" if config.get("source") == "kafka" and config.get("sink", "kafka") != "kafka" else "source"
 
 

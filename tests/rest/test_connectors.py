@@ -338,6 +338,44 @@ async def test_java_plugins_on_the_plugin_path_are_listed(
     assert {"class": "acme.Upper", "type": "transformation", "version": "1.5"} in everything
 
 
+@pytest.mark.parametrize("name", ["acme.TableSource", "TableSource"])
+async def test_configuration_of_a_java_plugin_is_validated(
+    api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    with zipfile.ZipFile(tmp_path / "acme-1.5.jar", "w") as jar:
+        jar.writestr("META-INF/services/org.apache.kafka.connect.source.SourceConnector", "acme.TableSource\n")
+        jar.writestr("acme/TableSource.class", b"")
+    monkeypatch.setenv("CONNECTGROUP_PLUGIN_PATH", str(tmp_path))
+    config = {"name": "c", "connector.class": "acme.TableSource", "tables": "t", "sink": "console"}
+    result = await api("PUT", f"/connector-plugins/{name}/config/validate", 200, config)
+    assert (result["name"], result["error_count"]) == ("acme.TableSource", 0)
+    result = await api("PUT", f"/connector-plugins/{name}/config/validate", 200, config | {"trigger.ms": "1"})
+    assert [each["value"]["name"] for each in result["configs"] if each["value"]["errors"]] == ["trigger.ms"]
+    other = await api("PUT", f"/connector-plugins/{name}/config/validate", 400, config | {"connector.class": "idle"})
+    assert other == f"Included connector type idle does not match request type {name}"
+
+
+async def test_type_of_a_java_connector_is_that_of_its_class(
+    api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of a source that has topics, as MirrorMaker's has."""
+    with zipfile.ZipFile(tmp_path / "acme-1.5.jar", "w") as jar:
+        for kind in ("source", "sink"):
+            cls = kind.capitalize()
+            jar.writestr(f"META-INF/services/org.apache.kafka.connect.{kind}.{cls}Connector", f"acme.{cls}\n")
+            jar.writestr(f"acme/{cls}.class", b"")
+    monkeypatch.setenv("CONNECTGROUP_PLUGIN_PATH", str(tmp_path))
+    ends = {"source": {"sink": "console"}, "sink": {"source.bootstrap.servers": "127.0.0.1:1"}}
+    text = "org.apache.kafka.connect.storage.StringConverter"
+    for kind, other in ends.items():
+        config = {"connector.class": f"acme.{kind.capitalize()}", "topics": "t", **other}
+        if kind == "sink":
+            config |= {"key.converter": text, "value.converter": text}
+        created = await api("POST", "/connectors", 201, {"name": kind, "config": config})
+        status = await api("GET", f"/connectors/{kind}/status", 200)
+        assert (created["type"], status["type"]) == (kind, kind)
+
+
 async def test_validate_only_reports_all_errors_and_changes_nothing(api: Api) -> None:
     bad = {"connector.class": "idle", "tasks.max": "many", "stop.ms": "-1"}
     message = await api("POST", "/connectors?validateOnly=true", 400, {"name": "a", "config": bad})

@@ -15,6 +15,7 @@ from starlette.responses import JSONResponse, Response
 from ... import threads
 from ...config import connector_validation
 from ...config.connector_offsets import Permissions
+from ...dataplane.java_plugins import java_class_name
 from ...errors import ConfigError, ConnectGroupError
 from ...plugins import available, connector_class_name
 from ...protocol.units import printable
@@ -71,6 +72,12 @@ def _java_classes(request: Request, *, connectors_only: bool) -> list[dict[str, 
     return [each for each in listed if not allowed or each["class"] in allowed]
 
 
+def _full_name(name: str) -> str:
+    """The name of a connector class as it is listed, for one of its simple names; of Java's, jars are opened."""
+    found = connector_class_name(name)
+    return found if found in available("connectors") else java_class_name(found)
+
+
 async def list_plugins(request: Request) -> Response:
     """The installed connector classes, sources and sinks; with ``connectorsOnly=false``, transforms and predicates.
     Last those of Kafka Connect's Java plug-ins on the plug-in path.
@@ -108,7 +115,8 @@ async def validate_config(request: Request) -> Response:
     given = patch_from(await read_object(request), "body")
     config = {setting: text for setting, text in given.items() if text is not None}
     named = config.setdefault("connector.class", name)
-    if connector_class_name(named) != connector_class_name(name):
+    wanted, full_name = await off_loop(lambda: (_full_name(named), _full_name(name)))
+    if wanted != full_name:
         raise RestError(
             400, f"Included connector type {printable(named)} does not match request type {printable(name)}"
         )
@@ -119,7 +127,10 @@ async def validate_config(request: Request) -> Response:
             f"{printable(name)} is no connector class but a {' and a '.join(ends)}; allowed: "
             f"/connector-plugins/pipeline/config/validate with {' or '.join(f'{end}={name}' for end in ends)}",
         )
-    if connector_class_name(name) not in {plugin["class"] for plugin in _classes(request)}:
+    listed = _classes(request)
+    if full_name not in available("connectors"):
+        listed += await off_loop(lambda: _java_classes(request, connectors_only=True))
+    if full_name not in {plugin["class"] for plugin in listed}:
         raise RestError(404, f"Failed to find any class that implements Connector and which name matches {name}")
     context = request.state.context
     paths, secrets = context.allowed_paths, context.secrets
