@@ -9,7 +9,7 @@ import os
 import shlex
 import socket
 import sys
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -343,7 +343,8 @@ async def set_target_state(options: argparse.Namespace) -> int:
         version = await admin.set_state(options.group, options.name, STATES[options.action])
         done = {"resume": "resumed", "pause": "paused", "stop": "stopped"}[options.action]
         _report(options, options.name, f"{done}, version {version}", version=version)
-        await _note_no_worker(admin, options, options.name)
+        if options.action == "resume":
+            await _note_no_worker(admin, options, options.name)
         await wait_for(admin, options, options.name, version=version, state=STATES[options.action].name)
     return 0
 
@@ -405,9 +406,7 @@ async def connector_offsets(options: argparse.Namespace) -> int:
             notes = [] if done else [_ELSEWHERE]
             if _appends(connector):
                 notes.append("the rows that its sink has stay there: those that are read again will be there twice")
-            _report(options, options.name, "offsets reset", reset=True, notes=notes)
-            for note in notes:
-                report_progress(options, f"note: {note}")
+            _report(options, options.name, "offsets reset", notes=notes, reset=True)
         elif options.alter is not None:
             try:
                 with at_interrupt():
@@ -420,9 +419,7 @@ async def connector_offsets(options: argparse.Namespace) -> int:
             done = await offsets.alter(admin, options.group, options.name, changes, permissions=permissions)
             notes = [] if done else [_ELSEWHERE]
             text = f"offsets of {counted(len(changes), 'partition')} altered"
-            _report(options, options.name, text, altered=len(changes), notes=notes)
-            for note in notes:
-                report_progress(options, f"note: {note}")
+            _report(options, options.name, text, notes=notes, altered=len(changes))
         else:
             found = await offsets.offsets(admin, options.group, options.name, permissions=permissions)
             _print_offsets(options, offsets_as_json(found))
@@ -492,6 +489,8 @@ async def _note_rejection(
 
 async def _note_no_worker(admin: Admin, options: argparse.Namespace, name: str) -> None:
     """Say that a connector which should run waits for the first worker of its group."""
+    if options.json:  # notes are not printed
+        return
     with suppress(ConnectGroupError):  # the change itself is made
         group = await admin.describe(options.group, connectors=(name,), connectors_only=True)
         if group.state == "Empty" and any(each.target_state == "RUNNING" for each in group.connectors):
@@ -499,12 +498,16 @@ async def _note_no_worker(admin: Admin, options: argparse.Namespace, name: str) 
             report_progress(options, text)
 
 
-def _report(options: argparse.Namespace, name: str, text: str, **fields: object) -> None:
-    """Print the result of a change, as one line or as JSON."""
+def _report(
+    options: argparse.Namespace, name: str, text: str, *, notes: Sequence[str] | None = None, **fields: object
+) -> None:
+    """Print the result of a change, as one line and its notes, or as JSON."""
     if options.json:
-        print_json({"name": name, **fields})
+        print_json({"name": name, **fields, **({} if notes is None else {"notes": notes})})
     else:
         print(f"connector {name}: {text}", flush=True)
+        for note in notes or ():
+            report_progress(options, f"note: {note}")
 
 
 # ---------------------------------------------------------------------------------------------- plug-ins

@@ -119,7 +119,7 @@ class RowTransform(Transform):
         """
 
     def apply(self, frame: DataFrame) -> DataFrame:
-        return frame.select([column.alias(name) for name, column in self.select(frame).items()])
+        return _selected(frame, self.select(frame))
 
     def apply_where(self, frame: DataFrame, condition: Column) -> DataFrame:
         from pyspark.sql import functions as F
@@ -127,7 +127,7 @@ class RowTransform(Transform):
         # One pass with a choice for each column: two filtered branches would read the source twice and lose the order.
         changed = self.select(frame)
         if not self.keeps_columns:
-            self._check_types(frame)
+            self._check_types(frame, changed)
         columns = []
         for name in dict.fromkeys([*changed, *frame.columns]):
             otherwise = frame[quoted(name)] if name in frame.columns else F.lit(None)
@@ -135,7 +135,7 @@ class RowTransform(Transform):
             columns.append(F.when(condition, then).otherwise(otherwise).alias(name))
         return frame.select(columns)
 
-    def _check_types(self, frame: DataFrame) -> None:
+    def _check_types(self, frame: DataFrame, changed: Mapping[str, Column]) -> None:
         """Check that each column can hold the values of the rows that are transformed and of the others. Spark makes a
         number of a text to have one type for both: 7 of 007.
 
@@ -143,11 +143,15 @@ class RowTransform(Transform):
             ConfigError: one cannot.
         """
         before = {field.name: field.dataType for field in frame.schema.fields}
-        for field in self.apply(frame).schema.fields:
+        for field in _selected(frame, changed).schema.fields:
             if (found := before.get(field.name)) is not None and not _holds_both(found, field.dataType):
                 what = f"{field.name} {found.simpleString()} in some rows and {field.dataType.simpleString()} in others"
                 allowed = "none, or a transform that keeps the type of each column: a column has one type"
                 raise ConfigError(f"{self.place.prefix}predicate", what, allowed)
+
+
+def _selected(frame: DataFrame, columns: Mapping[str, Column]) -> DataFrame:
+    return frame.select([column.alias(name) for name, column in columns.items()])
 
 
 def _holds_both(one: DataType, other: DataType) -> bool:

@@ -35,7 +35,7 @@ def apply_tolerantly(
 
     Raises:
         Exception: the source cannot be read, or a transform of the whole batch (``sql``) cannot be applied, or one
-            beside it: then no single record is at fault.
+            beside it: then no single record is the cause.
     """
     table, letters = split_errors(table, owner)
     if not chain:
