@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from ..connector import PartitionOffset
-from ..dataplane.java_plugins import artifact_of, find_java_class, java_classes
+from ..dataplane.java_plugins import CONSUMER_OVERRIDES, MAX_POLL_RECORDS, artifact_of, find_java_class, java_classes
 from ..errors import ConfigError, ConnectGroupError
 from ..masking import HIDDEN
 from ..protocol.units import name_violation, printable
@@ -134,7 +134,8 @@ def _as_it_is(original: Original, class_name: str, bootstrap_servers: str, more:
     if errors:
         hint = " (--bootstrap-servers)" if f"{end}.bootstrap.servers" in errors[0] else ""
         return Relocation(original=original, result="cannot", why=f"{errors[0]}{hint}", configs={})
-    ignored = [name for name in sorted(original.config) if name.startswith(_OF_FRAMEWORK)]
+    left = original.config.keys() - {*CONSUMER_OVERRIDES, MAX_POLL_RECORDS}
+    ignored = [name for name in sorted(left) if name.startswith(_OF_FRAMEWORK)]
     missing = [name for name in ("key.converter", "value.converter") if name not in config]
     form = ", or records have another form from here on: JSON without schemas" if original.kind == "source" else ""
     notes = [f"{', '.join(missing)}: {_OF_WORKERS}{form}"] if missing and end not in config else []

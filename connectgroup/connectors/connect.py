@@ -16,7 +16,13 @@ from pydantic import BaseModel, Field
 
 from ..assign.placement import RESERVED
 from ..connector import Config, LocalPath, Task, TaskContext
-from ..dataplane.java_plugins import CONVERTERS_OF_SINKS, converter_plugin, java_class_name, require_java_class
+from ..dataplane.java_plugins import (
+    CONSUMER_OVERRIDES,
+    CONVERTERS_OF_SINKS,
+    converter_plugin,
+    java_class_name,
+    require_java_class,
+)
 from ..dataplane.settings import PluginSettings, setting_names, unknown_setting
 from ..errors import NO_VALUE, ConfigError, PluginError
 from ..plugins import load_sink_class
@@ -184,6 +190,7 @@ def sink_pipeline_form(config: Config) -> dict[str, str]:
     for key in ("topics", "topics.regex"):
         if config.get(key):
             result[SOURCE + key] = config[key]
+    result |= {SOURCE + name: config[key] for key, name in CONSUMER_OVERRIDES.items() if key in config}
     if config.get("errors.tolerance") == "all" and config.get(_CONNECTS_DEAD_LETTERS):
         result[_DEAD_LETTERS] = config[_CONNECTS_DEAD_LETTERS]
     if f"{SOURCE}client" in config:

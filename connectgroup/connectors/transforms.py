@@ -79,13 +79,15 @@ def split_java(config: Config, *, is_sink: bool = False) -> tuple[Config, list[J
         ConfigError: one follows a transform of this package, or a predicate does not fit.
     """
     names, found, others = _names(config, "transforms"), list[JavaTransform](), list[str]()
-    for name in names:
+    kinds = [config.get(f"{TRANSFORMS}{name}.type", "") for name in names]
+    last = max((at for at, kind in enumerate(kinds) if is_java_transform(kind)), default=-1)
+    for at, (name, kind) in enumerate(zip(names, kinds, strict=True)):
         prefix = f"{TRANSFORMS}{name}."
         settings = settings_below(config, prefix)
-        kind = settings.get("type", "")
         if is_sink and not is_java_name(kind):
             raise ConfigError(f"{prefix}type", kind, "a Java class: a sink connector in Java gets the records of Kafka")
-        if not (is_sink or is_java_transform(kind)):
+        # Kafka's own are Java's, too: so they may come before one of a plug-in.
+        if not (is_sink or is_java_transform(kind) or (at < last and kind.startswith(KAFKA_TRANSFORMS))):
             others.append(name)
             continue
         if others:

@@ -69,6 +69,13 @@ _SIMPLE_CONVERTERS: Final = {
     for simple in (name.rpartition(".")[2], name.rpartition(".")[2].removesuffix("Converter"))
 }
 CONVERTERS_OF_SINKS: Final = ("key.converter", "value.converter", "header.converter")
+CONSUMER_OVERRIDES: Final = {
+    "consumer.override.auto.offset.reset": "starting.offsets",
+    "consumer.override.isolation.level": "isolation.level",
+}
+"""Settings of the consumer of a sink connector, and those of the source that mean the same."""
+MAX_POLL_RECORDS: Final = "consumer.override.max.poll.records"
+"""How many records a sink connector gets at once; 500 by default, as in Kafka Connect."""
 _INTERFACES: Final = ("org/apache/kafka/connect/source/", "org/apache/kafka/connect/sink/")
 _CLASS_NAME: Final = re.compile(r"[A-Za-z_$][\w$]*(\.[A-Za-z_$][\w$]*)+")
 

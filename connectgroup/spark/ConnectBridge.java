@@ -1283,7 +1283,10 @@ public class SinkRun implements SinkTaskContext {
     return found;
   }
 
-  /** Hand over the rows of a file: topic, partition, offset, timestamp, key, value, headers. Returns how many. */
+  /**
+   * Hand over the rows of a file: topic, partition, offset, timestamp, key, value, headers; if the plug-in wants to go on
+   * elsewhere (context.offset), no more of them. Returns how many.
+   */
   public long put(String path) throws Exception {
     enter();
     FileInputStream file = new FileInputStream(path);
@@ -1300,6 +1303,9 @@ public class SinkRun implements SinkTaskContext {
           deliver(records);
           // Not before: what put has refused is not to be committed.
           current.putAll(reached);
+          // As in Kafka Connect, it gets no later records before those that it wants to get again.
+          if (!moves().isEmpty()) break;
+          rewinds.clear();
         }
       } finally {
         reader.close();
@@ -1805,7 +1811,8 @@ class Rows {
     for (int i = 0; i < records.size(); i++) {
       SourceRecord record = (SourceRecord) records.get(i);
       if (!isJson) {
-        if (record.value() == null) continue;  // a tombstone has no fields
+        // A tombstone has no fields, and a heartbeat of Debezium none of a table; their offsets are committed.
+        if (record.value() == null || isHeartbeat(record.valueSchema())) continue;
         try {
           learn(record.valueSchema(), record.value());
         } catch (Exception error) {
@@ -1875,6 +1882,10 @@ class Rows {
     }
     result.put("rows", Integer.valueOf(written));
     return result;
+  }
+
+  private static boolean isHeartbeat(Schema schema) {
+    return schema != null && "io.debezium.connector.common.Heartbeat".equals(schema.name());
   }
 
   private void learn(Schema schema, Object value) {

@@ -501,7 +501,9 @@ class JavaTask:
             return runtime.plugins.task(name, loader, texts[0], texts[1], steps, texts[2])
 
         self._secrets = [value for key, value in config.items() if is_credential(key) and len(value) >= 4]
-        self._task = self._call(make)
+        # Not in this thread, which runs queries of Spark: it would keep the plug-in's class loader, and with it classes
+        # that Spark has, too.
+        self._task = _in_thread(cls, partial(self._call, make), threading.Thread.join)
 
     def start(self) -> None:
         """Start its thread."""

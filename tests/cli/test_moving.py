@@ -358,6 +358,32 @@ async def test_java_class_gets_settings_and_a_note_on_converters_of_workers(
     assert (row["result"], len(row["notes"])) == ("runs as it is", 1)
 
 
+def test_overrides_of_the_consumer_of_a_sink_in_java_count_where_the_source_has_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with zipfile.ZipFile(tmp_path / "acme-1.0.jar", "w") as jar:
+        jar.writestr("META-INF/services/org.apache.kafka.connect.sink.SinkConnector", "acme.Out")
+        jar.writestr("acme/Out.class", b"")
+    monkeypatch.setenv(PLUGIN_PATH, str(tmp_path))
+    text = "org.apache.kafka.connect.storage.StringConverter"
+    config = {"connector.class": "acme.Out", "topics": "t", "key.converter": text, "value.converter": text}
+    override = "consumer.override"
+
+    def moved(**overrides: str) -> Relocation:
+        settings = {f"{override}.{name.replace('_', '.')}": value for name, value in overrides.items()}
+        original = Original(name="c", config=config | settings, kind="sink", state="STOPPED")
+        return decided(original)
+
+    kept = moved(
+        auto_offset_reset="latest", isolation_level="read_uncommitted", max_poll_records="5", fetch_min_bytes="9"
+    )
+    assert (kept.result, len(kept.notes)) == ("as it is", 1)
+    assert kept.notes[0].startswith(f"{override}.fetch.min.bytes: has no effect here; see source.client")
+    refused = moved(auto_offset_reset="none")
+    assert refused.result == "cannot"
+    assert refused.why.startswith("source.starting.offsets: got 'none'; allowed: earliest, latest")
+
+
 # ---------------------------------------------------------------------------------------------- offsets
 
 

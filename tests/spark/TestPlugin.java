@@ -316,6 +316,10 @@ public class TestPlugin extends SourceConnector {
             Map<String, Object> offset = Collections.singletonMap("n", mode.equals("reads its offsets") ? (Object) (int) (n + 1) : (Object) (n + 1));
             if (mode.equals("texts")) return new SourceRecord(partition(name), offset, "t", null, Schema.STRING_SCHEMA, name, Schema.STRING_SCHEMA, "v" + n);
             if (mode.equals("no topic")) return new SourceRecord(partition(name), offset, null, 3, Schema.STRING_SCHEMA, name, Schema.STRING_SCHEMA, "v" + n);
+            if (mode.equals("heartbeats") && n % 3 == 0) {
+                Schema beat = SchemaBuilder.struct().name("io.debezium.connector.common.Heartbeat").field("ts_ms", Schema.INT64_SCHEMA).build();
+                return new SourceRecord(partition(name), offset, "__debezium-heartbeat.t", beat, new Struct(beat).put("ts_ms", n));
+            }
             if (mode.equals("odd offsets")) return odd(name, n);
             if (mode.equals("types")) return new SourceRecord(partition(name), offset, "t", null, null, types(), allOf(types(), n));
             SchemaBuilder schema = SchemaBuilder.struct().field("part", Schema.STRING_SCHEMA);

@@ -172,6 +172,7 @@ public class TestSinkPlugin extends SinkConnector {
                 return;
             }
             puts++;
+            if (mode.equals("counts")) note("got " + records.size());
             if (mode.startsWith("held")) {
                 held.addAll(records);
                 return;

@@ -7,6 +7,7 @@ import datetime
 import decimal
 import json
 import re
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 
 from connectgroup.connector import Batch, Connector, PartitionOffset, Task, TaskContext
@@ -348,6 +350,17 @@ def test_types_keep_their_values(cluster: Cluster, tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+def test_heartbeats_make_no_rows_and_their_offsets_are_committed(cluster: Cluster, tmp_path: Path) -> None:
+    """Debezium's, which are in the midst of the changes of a table, and before the first of them."""
+    config = counting(tmp_path, mode="heartbeats")
+    run = cluster.start(config)
+    run.wait(lambda: rows_of(tmp_path) == [row for row in every_row(1, 10) if row[1] % 3])
+    run.task.stop()
+    assert read_table(tmp_path, "*")[0] == ("p0", 1), "no column of theirs"
+    (offset,) = cluster.connector(config).offsets()
+    assert offset.offset == {"n": 10}
+
+
 def test_new_and_wider_fields_become_columns_and_another_type_is_an_error(cluster: Cluster, tmp_path: Path) -> None:
     run = cluster.start(counting(tmp_path, mode="evolves", sink_auto_evolve="true"))
     run.wait(lambda: len(rows_of(tmp_path)) == 10)
@@ -456,10 +469,13 @@ def test_rows_that_the_sink_rejects_are_dead_letters(cluster: Cluster, tmp_path:
 
 
 def test_transformations_of_kafka_connect_apply_where_their_predicate_is_true(cluster: Cluster, tmp_path: Path) -> None:
-    """Those that this package does not have itself: Kafka's classes run in Java, before its transforms."""
+    """Those that this package does not have itself, and those before them, run in Java, before its transforms."""
     kafkas = "org.apache.kafka.connect.transforms"
     config = counting(tmp_path, partitions="2") | {
-        "transforms": "drop,count",
+        "transforms": "first,drop,count",
+        "transforms.first.type": f"{kafkas}.InsertField$Value",
+        "transforms.first.static.field": "less",
+        "transforms.first.static.value": "y",
         "transforms.drop.type": f"{kafkas}.DropHeaders",
         "transforms.drop.headers": "h",
         "transforms.drop.predicate": "has",
@@ -474,10 +490,25 @@ def test_transformations_of_kafka_connect_apply_where_their_predicate_is_true(cl
     }
     run = cluster.start(config)
     run.wait(lambda: rows_of(tmp_path) == every_row(2, 10))
-    assert set(read_table(tmp_path, "headers, more")) == {("[]", "x")}
+    assert set(read_table(tmp_path, "headers, more, less")) == {("[]", "x", "y")}
     wrong = config | {"transforms": "count,drop"}
     with pytest.raises(ConnectGroupError, match="drop before count: a transformation of Java gets the record"):
         cluster.connector(wrong)
+
+
+def test_queries_have_sparks_classes_where_a_plugin_has_its_own(
+    cluster: Cluster, tmp_path: Path, java_plugin_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a plug-in in Scala has: Spark compiles each query against the classes that its thread finds."""
+    folder = tmp_path / "plugins" / "in-scala"
+    shutil.copytree(java_plugin_path / "test-plugin", folder)
+    (library,) = (Path(pyspark.__file__).parent / "jars").glob("scala-library-*.jar")
+    (folder / library.name).symlink_to(library)
+    monkeypatch.setenv(PLUGIN_PATH, str(folder.parent))
+    query = "SELECT part, n, count(*) AS alike FROM batch GROUP BY part, n"
+    config = counting(tmp_path) | {"transforms": "q", "transforms.q.type": "sql", "transforms.q.query": query}
+    run = cluster.start(config)
+    run.wait(lambda: rows_of(tmp_path) == every_row(1, 10))
 
 
 PICKY = {
@@ -962,6 +993,19 @@ def test_sink_task_gets_records_as_in_kafka_connect(
     assert group_offsets(kafka, topic_name) == [8]
 
 
+@pytest.mark.parametrize(("settings", "most"), [({}, 500), ({"consumer.override.max.poll.records": "200"}, 200)])
+def test_sink_plugin_gets_as_many_records_at_once_as_in_kafka_connect(
+    cluster: Cluster, tmp_path: Path, kafka: str, topic_name: str, settings: dict[str, str], most: int
+) -> None:
+    """It may write them in one request."""
+    put_records(kafka, topic_name, range(600))
+    run = cluster.start(appending(tmp_path, kafka, topic_name, mode="counts") | settings)
+    run.wait(lambda: group_offsets(kafka, topic_name) == [600])
+    counts = [int(line.removeprefix("got ")) for line in notes(tmp_path) if line.startswith("got ")]
+    assert sum(counts) == 600
+    assert max(counts) <= most
+
+
 @pytest.mark.parametrize("form", ["topics", "topics.regex", "pipeline"])
 def test_sink_task_goes_on_at_its_offsets_however_its_topics_are_named(
     cluster: Cluster, tmp_path: Path, kafka: str, topic_name: str, form: str
@@ -1098,23 +1142,28 @@ def test_sink_task_begins_where_the_plugin_says(cluster: Cluster, tmp_path: Path
 def test_records_from_where_the_plugin_goes_on_are_put_again(
     cluster: Cluster, tmp_path: Path, kafka: str, topic_name: str
 ) -> None:
-    """``context.offset`` in ``put``, as plug-ins do whose write has failed: without them records would be lost."""
+    """``context.offset`` in ``put``, as plug-ins do whose write has failed: without them records would be lost. No
+    later record comes before them."""
     put_records(kafka, topic_name, range(5))
-    run = cluster.start(appending(tmp_path, kafka, topic_name, mode="rewinds later"))
+    of_three = {"consumer.override.max.poll.records": "3"}
+    run = cluster.start(appending(tmp_path, kafka, topic_name, mode="rewinds later") | of_three)
     assert f"goes on at {{'{topic_name}-0': 1}}; allowed: the task starts again there" in str(run.failure())
     run.task.stop()
     assert group_offsets(kafka, topic_name) == [1]
     again = cluster.start(appending(tmp_path, kafka, topic_name), epoch=2)
     again.wait(lambda: group_offsets(kafka, topic_name) == [5])
-    assert records_in(tmp_path)[5:] == [f"0 {n} k{n} {{n={n}}}" for n in (1, 2, 3, 4)]
+    assert records_in(tmp_path)[3:] == [f"0 {n} k{n} {{n={n}}}" for n in (1, 2, 3, 4)]
 
 
-def test_partition_without_a_new_record_begins_at_its_end_once(cluster: Cluster, tmp_path: Path, kafka: str) -> None:
+@pytest.mark.parametrize("setting", ["source.starting.offsets", "consumer.override.auto.offset.reset"])
+def test_partition_without_a_new_record_begins_at_its_end_once(
+    cluster: Cluster, tmp_path: Path, kafka: str, setting: str
+) -> None:
     """With ``latest``, also for the next owner of the task: what was there before the connector is not read."""
     name = f"t-{uuid.uuid4().hex[:8]}"
     make_topic(kafka, name, 2)
     put_records(kafka, name, range(5))
-    config = appending(tmp_path, kafka, name) | {"source.starting.offsets": "latest"}
+    config = appending(tmp_path, kafka, name, mode="own settings") | {setting: "latest"}
     run = cluster.start(config)
 
     def has_read() -> bool:
@@ -1468,11 +1517,12 @@ def test_changes_keep_their_types_and_a_snapshot_is_committed_whole(
     config = orders.config(sink="parquet", sink_path=str(tmp_path / "out"), source_metadata="topic")
     config["max.batch.size"] = "10"
     config["max.queue.size"] = "20"
+    orders.execute("ALTER TABLE orders ADD COLUMN rank INT DEFAULT 5")
     orders.insert(range(100))
     first = cluster.start(config)
     first.wait(lambda: bool(first.rows))
     assert first.rows[0] == 100, "one batch"
-    orders.execute("UPDATE orders SET amount = 7 WHERE id = 5", "DELETE FROM orders WHERE id = 6")
+    orders.execute("UPDATE orders SET amount = 7, rank = NULL WHERE id = 5", "DELETE FROM orders WHERE id = 6")
     first.wait(lambda: sum(first.rows) == 102)
     first.task.stop()
     orders.insert(range(100, 120))
@@ -1492,8 +1542,10 @@ def test_changes_keep_their_types_and_a_snapshot_is_committed_whole(
         "raw": b"\x00\xff",
         "tags": ["a", "b"],
         "doc": '{"n": 1}',
+        "rank": 5,
     }
     assert (rows[100]["before"]["amount"], rows[100]["after"]["amount"]) == (decimal.Decimal("5.25"), 7)
+    assert (rows[100]["before"]["rank"], rows[100]["after"]["rank"]) == (5, None), "null, not the default"
     assert (rows[101]["before"]["id"], rows[101]["after"]) == (6, None)
     # The plug-in's commit: without it, PostgreSQL would keep all of its log.
     slot = debezium_settings(orders.url, "orders")["slot.name"]

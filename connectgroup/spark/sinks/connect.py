@@ -28,7 +28,7 @@ from ...connector import LocalPath
 from ...dataplane.columns import Columns
 from ...dataplane.dead_letters import DeadLetter, DeadLetters, DeadLetterSink, dead_letter
 from ...dataplane.errors import SinkError, TaskFenced
-from ...dataplane.java_plugins import require_java_class
+from ...dataplane.java_plugins import MAX_POLL_RECORDS, require_java_class
 from ...dataplane.ownership import Owner, Range
 from ...dataplane.settings import PluginSettings, settings_below, unknown_setting
 from ...errors import ConfigError
@@ -116,13 +116,18 @@ class ConnectSink(DeadLetterSink):
         """Store the arguments; ``claim`` starts the plug-in.
 
         Raises:
-            ConfigError: the rows are not records of Kafka with bytes.
+            ConfigError: the rows are not records of Kafka with bytes, or a number is none.
         """
         found = {column.name: column.type for column in columns}
         if any(found.get(name) != kind for name, kind in {**_COLUMNS, "value": "BINARY"}.items()):
             allowed = "kafka, with source.metadata key,topic,partition,offset,timestamp,headers and ByteArrayConverter"
             raise ConfigError("source", ", ".join(found), allowed)
         self._settings, self._transforms = settings, transforms
+        # A plug-in may write what it gets at once in one request.
+        most = settings.plugin_config.get(MAX_POLL_RECORDS, "500")
+        if not re.fullmatch("[1-9][0-9]{0,8}", most):
+            raise ConfigError(MAX_POLL_RECORDS, most, "1 to 999999999")
+        self._most_records = int(most)
         self._group: GroupOffsets | None = None
         self._task: JavaSinkTask | None = None
         self._owner: Owner | None = None
@@ -216,11 +221,12 @@ class ConnectSink(DeadLetterSink):
                     )
             try:
                 if rows.num_rows:
-                    _write_records(rows, self._file)
+                    _write_records(rows, self._file, self._most_records)
                     task.put(self._file, self._waits)
+                # Before it has reached the end: it has not got the rows behind where it wants to go on.
+                self._follow(task)
                 # Also without a record: partitions that have a position are not taken for new ones.
                 task.reach({each.slice: int(each.end) for each in ranges})
-                self._follow(task)
                 self._letters += map(LetterRecord, dead_letters)
                 self._advance(task, is_idle=False)
                 if isinstance(dead_letters, DeadLetters):
@@ -568,8 +574,8 @@ def _answered(request: Callable[[], T]) -> T:
     return again(request)
 
 
-def _write_records(rows: pa.Table, file: Path) -> None:
-    """Write the records for ``SinkRun.put`` of ``ConnectBridge.java``."""
+def _write_records(rows: pa.Table, file: Path, most: int) -> None:
+    """Write the records for ``SinkRun.put`` of ``ConnectBridge.java``, at most so many for each call of the plug-in."""
     import pyarrow as pa
 
     headers: list[str | None] = [None] * rows.num_rows
@@ -587,7 +593,7 @@ def _write_records(rows: pa.Table, file: Path) -> None:
     }
     table = pa.table(columns)
     with pa.OSFile(str(file), "wb") as output, pa.ipc.new_stream(output, table.schema) as stream:
-        stream.write_table(table, max_chunksize=10_000)
+        stream.write_table(table, max_chunksize=most)
 
 
 def _headers_text(headers: Sequence[Mapping[str, Any]] | None) -> str | None:

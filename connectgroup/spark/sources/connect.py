@@ -53,7 +53,10 @@ _BOUNDARIES: Final[Mapping[str, tuple[str, ...]]] = {
     "exactly.once.support": ("requested", "required"),
 }
 """Settings of the plug-in that this package reads, too, as Kafka Connect does: their values, the default first."""
-_OF_SINK_TASKS: Final = ("topics", "key.converter", "value.converter", "header.converter", "errors.")
+_OF_SINK_TASKS: Final = (
+    *("topics", "key.converter", "value.converter", "header.converter"),
+    *("errors.", "consumer.override."),
+)
 
 logger = logging.getLogger(__name__)
 
@@ -236,9 +239,9 @@ class ConnectSource(Source):
     source offsets are committed with the rows, and the plug-in's `commit` follows. Types keep their values: decimals,
     dates, times with and without a zone, bytes, arrays, maps and structs; a time of day is a text. A null in a column
     stays one, also if its field has a default, which Kafka Connect's converters write to JSON instead. A record without
-    a value (a tombstone) makes no row, except with `source.value.form=json`. With `transaction.boundary=connector` in
-    the plug-in's settings, the plug-in defines transactions (KIP-618): a batch has whole ones, which must fit in the
-    memory of Java, and one that is aborted has no rows.
+    a value (a tombstone) makes no row, and a heartbeat of Debezium none, except with `source.value.form=json`. With
+    `transaction.boundary=connector` in the plug-in's settings, the plug-in defines transactions (KIP-618): a batch has
+    whole ones, which must fit in the memory of Java, and one that is aborted has no rows.
     """
 
     Settings = ConnectSettings
