@@ -40,6 +40,9 @@ FAILOVER_S = 5.0
 DRIFT = 0.02
 """By how much each clock is too fast or too slow; ``leased.DRIFT`` is more than the difference of two."""
 
+COMPACT_AFTER = 20
+"""Rows: so few that groups are compacted now and then."""
+
 
 @dataclass
 class Database:
@@ -187,8 +190,14 @@ class SimulatedStore(LeasedStore):
     ) -> bool:
         def effect() -> bool:
             database = self._database
-            if database.owner.epoch != epoch or database.sums[group] != stored:
+            if database.owner.epoch != epoch:
                 return False
+            if database.sums[group] != stored:
+                database.reach("compaction of rows that are not there")
+                return False
+            if database.faulty and database.random.random() < 0.5:
+                database.reach("compaction lost")  # with the server that has acknowledged it, and nothing else
+                return True
             gone = set(offsets)
             database.rows = [row for row in database.rows if row[0] not in gone]
             database.sums[group] = kept
@@ -216,7 +225,8 @@ class SharedNode(Node):
 
     def __init__(self, name: str, run: SharedRun) -> None:
         super().__init__(name, f"seed {run.seed}", drift=DRIFT)
-        self.log = LeasedLog(SimulatedStore(run.database, run.loop), address=f"{name}:1", process=name)
+        store = SimulatedStore(run.database, run.loop)
+        self.log = LeasedLog(store, address=f"{name}:1", process=name, compact_after=COMPACT_AFTER)
         settings = GroupSettings(server_assignor="balanced", server_assignors=SERVER_ASSIGNORS)
         self.elected: ElectedCoordinator = self.context.run(
             ElectedCoordinator, self.log, lambda: Coordinator(self.log, settings, wall_clock_ms=run.wall_clock_ms)
