@@ -88,8 +88,10 @@ class KafkaConnect:
         give_up_s = asyncio.get_running_loop().time() + REQUEST_S
         while True:
             status, text = await off_loop("Kafka Connect", lambda: self._send(method, path, body))
-            # While a configuration is being read, too. Other conflicts, such as a name that exists, stay.
+            # While a configuration is being read, too. Other conflicts, such as a name that exists, stay. A
+            # request that no worker forwards to the leader gets a 500 where the others get a 409.
             is_busy = status == 409 and ("rebalanc" in text or "momentarily" in text)
+            is_busy = is_busy or (status == 500 and "a rebalance is expected" in text)
             if not is_busy or asyncio.get_running_loop().time() > give_up_s:
                 break
             await asyncio.sleep(POLL_S)

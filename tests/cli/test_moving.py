@@ -27,10 +27,21 @@ from .live import GROUP, Done, LiveGroup, command, live_group
 STRING: Final = {"value.converter": "org.apache.kafka.connect.storage.StringConverter"}
 
 
+_BUSY: Final = (
+    (
+        409,
+        {"message": "Cannot complete request momentarily due to stale configuration (a concurrent change)"},
+    ),
+    (409, {"message": "Cannot complete request because of a conflicting operation (e.g. worker rebalance)"}),
+    (500, {"message": "Request cannot be completed because a rebalance is expected"}),
+)
+"""What Kafka Connect answers while its workers rebalance, or read a configuration."""
+
+
 class FakeConnect(ThreadingHTTPServer):
     """Attributes, which tests may change: ``connectors`` has config, type, state, tasks and offsets by name;
-    ``rebalances`` is the number of requests that get a 409; ``status`` is that of all answers, if it is not 0;
-    ``requests`` are those that change something."""
+    ``rebalances`` is the number of requests that get an answer of ``_BUSY``; ``status`` is that of all answers, if
+    it is not 0; ``requests`` are those that change something."""
 
     daemon_threads = True
 
@@ -72,10 +83,7 @@ class _Handler(BaseHTTPRequestHandler):
         body: Any = json.loads(self.rfile.read(length)) if length else None
         if server.rebalances:
             server.rebalances -= 1
-            why = (
-                "a rebalance" if server.rebalances % 2 else "stale configuration (typically a concurrent config change)"
-            )
-            return 409, {"message": f"Cannot complete request momentarily due to {why}"}
+            return _BUSY[server.rebalances % len(_BUSY)]
         if server.status:
             return server.status, {}
         if server.redirect:
@@ -173,7 +181,7 @@ async def test_offsets_are_those_that_the_original_committed_when_it_stopped(
     resumed = await connectors(group, "import", "--resume", *servers)
     assert "next: connectgroup connectors import" in resumed.lines[-1]
     assert "STOPPED" in (await connectors(group, "status", "out")).lines[0]
-    connect.rebalances = 2
+    connect.rebalances = len(_BUSY)
     done = await connectors(group, "import", "--stop-originals", *servers)
     assert done.lines[-1] == "connector out: RUNNING here, from the offsets of the original, which is STOPPED"
     assert (done.code, connect.requests) == (0, ["PUT /connectors/out/stop"])

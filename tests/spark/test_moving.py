@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import time
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -34,6 +35,17 @@ class Connect:
         self.url, self.servers = url, servers
 
     def __call__(self, method: str, path: str, body: Any = None) -> Any:
+        """Send a request; while the workers rebalance, again."""
+        give_up_s = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                return self._send(method, path, body)
+            except urllib.error.HTTPError as error:
+                if b"rebalance" not in error.read() or time.monotonic() > give_up_s:
+                    raise
+            time.sleep(0.1)
+
+    def _send(self, method: str, path: str, body: Any) -> Any:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"}, method=method)
         with urllib.request.urlopen(request, timeout=90) as response:
