@@ -12,6 +12,8 @@ import base64
 import datetime
 import decimal
 import json
+import math
+import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
@@ -174,19 +176,22 @@ def encoder(kind: pa.DataType, form: Form, *, schemas: bool, optional: bool = Tr
         schemas: JSON: whether the value is written with its schema.
         optional: whether the schema allows null.
     """
+    import pyarrow as pa
+
     if form != "json":
+        if pa.types.is_floating(kind):
+            return lambda value: None if value is None else _number_text(value, kind)
         convert = to_objects(kind)
         return text_of if convert is None else lambda value: text_of(convert(value))
     # In the order and with the characters of Kafka Connect: the bytes of a key choose the partition, and what a
     # compacted topic keeps.
-    schema = json.dumps(_schema(kind, optional=optional), separators=(",", ":"), ensure_ascii=False)
+    schema, write = _schema_text(_schema(kind, optional=optional)), _writer(kind)
 
     def encode(value: Any) -> str | None:
         # A tombstone, or no key: a value with the schema of a null would be neither.
         if value is None:
             return None
-        text = json.dumps(_payload(value, kind), separators=(",", ":"), ensure_ascii=False)
-        return f'{{"schema":{schema},"payload":{text}}}' if schemas else text
+        return f'{{"schema":{schema},"payload":{write(value)}}}' if schemas else write(value)
 
     return encode
 
@@ -197,7 +202,9 @@ def text_of(value: Any) -> bytes | str | None:
         return value
     if isinstance(value, dict | list):
         return _JSON(value)
-    return _JSON(value) if isinstance(value, bool) else str(finite(value))
+    if isinstance(value, float):
+        return _number_text(value)
+    return _JSON(value) if isinstance(value, bool) else str(value)
 
 
 def headers_of(value: Any) -> list[tuple[str, bytes | str | None]]:
@@ -242,19 +249,47 @@ def _schema(kind: pa.DataType, *, optional: bool = True) -> dict[str, Any]:
     return {"type": name or str(kind), **inner, "optional": optional, **more}
 
 
-def _payload(value: Any, kind: pa.DataType) -> Any:
-    """Return a value as it stands in the JSON of Kafka Connect's ``JsonConverter``."""
+def _schema_text(part: Any) -> str:
+    """Return a part of a schema as JSON."""
+    if isinstance(part, dict):
+        return f"{{{','.join(f'{_quoted(name)}:{_schema_text(item)}' for name, item in part.items())}}}"
+    if isinstance(part, list):
+        return f"[{','.join(map(_schema_text, part))}]"
+    return _quoted(part) if isinstance(part, str) else json.dumps(part)
+
+
+def _writer(kind: pa.DataType) -> Callable[[Any], str]:
+    """Return the function that writes a value of a type as Kafka Connect's ``JsonConverter`` does."""
+    write = _writer_of_values(kind)
+    return lambda value: "null" if value is None else write(value)
+
+
+def _writer_of_values(kind: pa.DataType) -> Callable[[Any], str]:
+    """``_writer`` of values that are not null."""
     import pyarrow as pa
 
-    if value is None:
-        return None
-    if pa.types.is_struct(kind):
-        return {field.name: _payload(value[field.name], field.type) for field in kind}
-    if pa.types.is_map(kind):
-        pairs = [(_payload(key, kind.key_type), _payload(item, kind.item_type)) for key, item in value]
-        return dict(pairs) if pa.types.is_string(kind.key_type) else pairs
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return [_payload(item, kind.value_type) for item in value]
+    types = pa.types
+    if types.is_struct(kind):
+        fields = [(field.name, f"{_quoted(field.name)}:", _writer(field.type)) for field in kind]
+        return lambda value: f"{{{','.join([start + write(value[name]) for name, start, write in fields])}}}"
+    if types.is_map(kind):
+        key, item = _writer(kind.key_type), _writer(kind.item_type)
+        if types.is_string(kind.key_type):
+            return lambda value: f"{{{','.join([f'{key(name)}:{item(each)}' for name, each in dict(value).items()])}}}"
+        return lambda value: f"[{','.join([f'[{key(name)},{item(each)}]' for name, each in value])}]"
+    if types.is_list(kind) or types.is_large_list(kind):
+        write = _writer(kind.value_type)
+        return lambda value: f"[{','.join([write(item) for item in value])}]"
+    return lambda value: _scalar(value, kind)
+
+
+def _scalar(value: Any, kind: pa.DataType) -> str:
+    """Return a value that is no struct, map or list as JSON."""
+    if isinstance(value, str):
+        return _quoted(value)
+    if isinstance(value, float):
+        text = _number_text(value, kind)
+        return text if math.isfinite(value) else f'"{text}"'
     if isinstance(value, datetime.datetime):
         at = value if value.tzinfo else value.replace(tzinfo=datetime.UTC)
         if at.microsecond % 1000:
@@ -262,17 +297,52 @@ def _payload(value: Any, kind: pa.DataType) -> Any:
                 f"the timestamp {at:%Y-%m-%dT%H:%M:%S.%f} has a fraction of a millisecond; allowed: whole milliseconds,"
                 " as JsonConverter writes timestamps as their number; or a transform that rounds it"
             )
-        return (at - _EPOCH) // datetime.timedelta(milliseconds=1)
+        return str((at - _EPOCH) // datetime.timedelta(milliseconds=1))
     if isinstance(value, datetime.date):
-        return (value - _EPOCH.date()).days
+        return str((value - _EPOCH.date()).days)
     if isinstance(value, decimal.Decimal):
         unscaled = int(value.scaleb(kind.scale, _EXACT))
-        value = unscaled.to_bytes(unscaled.bit_length() // 8 + 1, "big", signed=True)
+        # The fewest bytes, as in Java: those of -128 are one, of 128 two.
+        bits = (~unscaled if unscaled < 0 else unscaled).bit_length()
+        value = unscaled.to_bytes(bits // 8 + 1, "big", signed=True)
     if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    return finite(shortest(value) if pa.types.is_float32(kind) else value)
+        return f'"{base64.b64encode(value).decode()}"'
+    return json.dumps(value)
+
+
+def _quoted(text: str) -> str:
+    """Return a text as JSON with the escapes of Kafka Connect: characters of UTF-16's surrogates are escaped, too."""
+    return f'"{_SPECIAL.sub(_escaped, text)}"'
+
+
+def _escaped(found: re.Match[str]) -> str:
+    character = found[0]
+    if (short := _SHORT.get(character)) is not None:
+        return short
+    units = character.encode("utf-16-be").hex().upper()
+    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
+
+
+def _number_text(value: float, kind: pa.DataType | None = None) -> str:
+    """Return a number as Java 19 and later have it: 1.0E10, and 0.1 for one of 32 bits. Earlier ones write some numbers
+    with more digits than they need, 2.0E23 as 1.9999999999999998E23.
+
+    Args:
+        kind: the type of the value; without one it has 64 bits.
+    """
+    if not math.isfinite(value):
+        return str(finite(value))
+    number = shortest(value) or value if str(kind) == "float" else value
+    if number == 0 or 1e-3 <= abs(number) < 1e7:
+        return repr(number)
+    digits = decimal.Decimal(repr(number)).normalize().as_tuple().digits
+    # Two digits at least, the next ones to the value: the smallest number is 4.9E-324, not 5.0E-324.
+    mantissa, _, exponent = f"{value:.{max(len(digits) - 1, 1)}e}".partition("e")
+    return f"{mantissa}E{int(exponent)}"
 
 
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _EXACT: Final = decimal.Context(prec=80)
 _JSON: Final = json_encoder(ensure_ascii=True)
+_SPECIAL: Final = re.compile(r'[\x00-\x1f"\\\U00010000-\U0010ffff]')
+_SHORT: Final = {character: json.dumps(character)[1:-1] for character in '"\\\b\f\n\r\t'}

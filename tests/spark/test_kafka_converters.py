@@ -11,7 +11,7 @@ import sqlite3
 import uuid
 from collections.abc import Sequence
 from decimal import Decimal
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -443,6 +443,61 @@ def test_key_of_json_converter_has_the_bytes_of_kafka_connect() -> None:
     assert encoder(kind, "json", schemas=False)(key) == payload
     written = encoder(kind, "json", schemas=True, optional=False)(key)
     assert written == f'{{"schema":{schema},"payload":{payload}}}'
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "written"),
+    [
+        ("double", 1e10, "1.0E10"),
+        ("double", 12345678.9, "1.23456789E7"),
+        ("double", 9999999.5, "9999999.5"),
+        ("double", 0.001, "0.001"),
+        ("double", -9.99e-4, "-9.99E-4"),
+        ("double", 123456789012345680.0, "1.2345678901234568E17"),
+        ("double", 5e-324, "4.9E-324"),
+        ("double", -0.0, "-0.0"),
+        ("double", -math.inf, '"-Infinity"'),
+        ("float", 0.10000000149011612, "0.1"),
+        ("float", 1e10, "1.0E10"),
+        ("float", 2**-149, "1.4E-45"),
+        ("decimal128(5, 2)", Decimal("-1.28"), '"gA=="'),
+        ("decimal128(5, 2)", Decimal("1.28"), '"AIA="'),
+        ("string", '\0\b\x0b\x1f\x7f\x80 "\\ é \u2028\uffff/', r'"\u0000\b\u000B\u001F%s \"\\ é %s/"'),
+        ("string", "\U0001f600\U0010ffff", r'"\uD83D\uDE00\uDBFF\uDFFF"'),
+        ("map<string, double>", [("\U0001f600\x1f", 1e10)], r'{"\uD83D\uDE00\u001F":1.0E10}'),
+        ("map<int32, double>", [(1, 1e10)], "[[1,1.0E10]]"),
+    ],
+    ids=lambda value: ascii(value),
+)
+def test_json_converter_writes_numbers_and_texts_as_java(kind: str, value: Any, written: str) -> None:
+    """What JsonConverter 4.3.1 has written: the bytes of a key choose its partition."""
+    import pyarrow as pa
+
+    kinds = {"decimal128(5, 2)": pa.decimal128(5, 2), "map<string, double>": pa.map_(pa.string(), pa.float64())}
+    kinds["map<int32, double>"] = pa.map_(pa.int32(), pa.float64())
+    write = encoder(kinds.get(kind) or pa.type_for_alias(kind), "json", schemas=False)
+    assert write(value) == (written % ("\x7f\x80", "\u2028\uffff") if "%s" in written else written)
+
+
+def test_name_of_a_field_has_the_escapes_of_kafka_connect() -> None:
+    import pyarrow as pa
+
+    written = encoder(pa.struct({"n\x1f\U0001f600": pa.string()}), "json", schemas=True, optional=False)
+    assert written({"n\x1f\U0001f600": None}) == (
+        r'{"schema":{"type":"struct","fields":[{"type":"string","optional":true,"field":"n\u001F\uD83D\uDE00"}],'
+        r'"optional":false},"payload":{"n\u001F\uD83D\uDE00":null}}'
+    )
+
+
+@pytest.mark.parametrize("form", ["", "string"])
+def test_string_converter_writes_numbers_as_java(form: Literal["", "string"]) -> None:
+    import pyarrow as pa
+
+    numbers = [1e10, 0.1, 1e-4, 100.0]
+    for kind in (pa.float32(), pa.float64()):
+        write = encoder(kind, form, schemas=False)
+        assert list(map(write, pa.array(numbers, kind).to_pylist())) == ["1.0E10", "0.1", "1.0E-4", "100.0"]
+    assert headers_of({"h": 1e10}) == [("h", "1.0E10")]
 
 
 @pytest.mark.parametrize(

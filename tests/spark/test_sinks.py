@@ -321,7 +321,9 @@ def test_number_of_32_bits_is_written_with_its_own_digits(tmp_path: Path, nested
         assert repr(parser.rows(path.read_bytes()).column(0).to_pylist()) == repr(table["a"].to_pylist())
     for form in ("", "json"):
         write = encoder(pa.struct(table.schema), form, schemas=False)
-        assert repr([json.loads(write(row))["a"] for row in table.to_pylist()]) == repr(wanted)
+        # Java has two digits at least.
+        expected = repr(wanted).replace("1e-45", "1.4e-45" if form == "json" else "1e-45")
+        assert repr([json.loads(write(row))["a"] for row in table.to_pylist()]) == expected
     assert repr([json.loads(record_of(table, at))["a"] for at in range(len(values))]) == repr(wanted)
 
 
