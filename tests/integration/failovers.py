@@ -211,7 +211,9 @@ class Failovers:
 
         cables = {port: self._stack.enter_context(Cable(port)) for port in free_ports(3)}
         proxied = {port: cable.port for port, cable in cables.items()}
-        self._server = self._stack.enter_context(running_broker(proxied=proxied))
+        # A broker that is started again is let in when its former session has ended, after 9 s by default.
+        more = "broker.session.timeout.ms=2000\nbroker.heartbeat.interval.ms=500\n"
+        self._server = self._stack.enter_context(running_broker(more, proxied=proxied))
         return {f"kafka://127.0.0.1:{cable.port}/connectgroup-log": cable for cable in cables.values()}
 
     def __exit__(self, *_: object) -> None:

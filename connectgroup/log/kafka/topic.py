@@ -116,6 +116,8 @@ class Topic:
         self._replication = replication
         self._client: dict[str, Any] = {
             "client.id": "connectgroup",
+            # After an outage a coordinator serves as soon as there is a broker; the default is 10 s.
+            "reconnect.backoff.max.ms": 1_000,
             **client,
             "bootstrap.servers": servers,
             "log_level": 0,
