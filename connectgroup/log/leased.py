@@ -85,7 +85,8 @@ class OwnerRow:
         lease_ms: the lease of the holder.
         credentials: of the holder, see ``SharedLog.credentials``.
         namesake: the process of another coordinator that stands by at the address of the one that looks; empty: none.
-        server: the identity of the database server when the log was written last.
+        server: the identity of the database server when the log was written last; empty: its owner has then found that
+            it lacks acknowledged records.
         current: its identity now.
     """
 
@@ -154,12 +155,13 @@ class LeasedStore(Protocol):
     async def mark_serving(self, holder: str) -> bool:
         """Note that the holder serves, and the identity of the server; returns as ``renew``."""
 
-    async def release(self, holder: str) -> None:
-        """Release the lease of a holder."""
+    async def release(self, holder: str, last: int, successor: str | None = None) -> None:
+        """Release the lease of a holder.
 
-    async def release_to(self, holder: str, successor: str) -> None:
-        """As ``release``; the address of the row becomes that of the successor."""
-        raise LogError(f"{self.name}: has one partition")
+        Args:
+            last: the offset up to which it knows records; a database may note whether it has them.
+            successor: of one of several partitions: the address of the row becomes this one.
+        """
 
     def partition(self, number: int) -> LeasedStore:
         """A store for another partition of the log, with connections of its own; this one is for partition 0."""
@@ -323,6 +325,8 @@ class LeasedLog(SharedLog):
             if not has_all and not self._lost_records:
                 self._lost_records = (
                     f"it was restored, or is on another server than before: {row.current}, not {row.server}"
+                    if row.server
+                    else "its last owner has missed records"
                 )
                 self._recovered_from = row.epoch
         elif row.epoch >= self._recovered_from:
@@ -463,13 +467,10 @@ class LeasedLog(SharedLog):
             raise LogError(f"{self.store.name}: is not open")
         return self._term
 
-    async def release(self, holder: str) -> None:
+    async def release(self, holder: str, last: int = 0) -> None:
         """Release the lease of an opening, if it has it and the database can be reached."""
         with suppress(LogError):
-            released = (
-                self.store.release(holder) if self.successor is None else self.store.release_to(holder, self.successor)
-            )
-            await _answered(released, self.store.name)
+            await _answered(self.store.release(holder, last, self.successor), self.store.name)
 
     def note_durable(self, epoch: int, last: int) -> None:
         """The open term has this epoch now, and records up to this offset."""
@@ -606,7 +607,7 @@ class _Term:
             await self._queue.close()
             await asyncio.gather(self._renewer, return_exceptions=True)
             self.end("is not open")
-            await self._log.release(self.holder)
+            await self._log.release(self.holder, self._last)
 
     # ------------------------------------------------------------------------------------------ writing
 

@@ -705,6 +705,34 @@ async def test_log_of_which_the_owner_has_found_its_last_record_is_not_recovered
         assert (second.lost_records, second.epoch) == ("", first.epoch + 1)
 
 
+async def test_owner_that_stops_right_after_a_failover_of_its_database_notes_that_nothing_is_missing(
+    database: str,
+) -> None:
+    """A clean stop before the first renewal on the new server: its successor would end all tasks for nothing."""
+    (first, store), (second, _) = (log_at(database, lease_s=60) for _ in range(2))
+    async with opened(first), session(database) as other:
+        await first.append([member("m")])
+        store.cut = True
+        await other.execute("UPDATE connectgroup.owner SET server = 'a/00000001/1'")
+    async with opened(second):
+        assert (second.lost_records, second.epoch) == ("", first.epoch + 1)
+
+
+async def test_owner_that_misses_records_tells_its_successor(database: str) -> None:
+    """A crash of a server without fsync: it has the identity that it had, and only the owner knows its last record."""
+    (first, store), (second, _), (third, _) = (log_at(database, lease_s=60) for _ in range(3))
+    async with opened(first), session(database) as other:
+        store.cut = True  # the owner is stopped before it finds out
+        await first.append([member("a")])
+        await other.execute("TRUNCATE connectgroup.records, connectgroup.groups")
+        await other.execute("UPDATE connectgroup.owner SET last = 0")
+    async with opened(second):
+        assert second.lost_records == "its last owner has missed records"
+        await second.mark_serving()
+    async with opened(third):
+        assert not third.lost_records
+
+
 async def test_log_on_another_server_is_left_to_its_owner_for_as_long_as_a_lease(database: str) -> None:
     """The database was away for longer than the lease. Only the owner knows that all records are there: groups would be
     recovered if another coordinator took the log first."""

@@ -160,7 +160,7 @@ class SimulatedStore(LeasedStore):
     async def mark_serving(self, holder: str) -> bool:
         return await self._call("mark_serving", lambda: self._database.owner.holder == holder)
 
-    async def release(self, holder: str) -> None:
+    async def release(self, holder: str, last: int, successor: str | None = None) -> None:
         def effect() -> None:
             if self._database.owner.holder == holder:
                 self._database.owner = replace(self._database.owner, holder="")

@@ -152,10 +152,7 @@ class KafkaStore(LeasedStore):
     async def mark_serving(self, holder: str) -> bool:
         return await self._run(KafkaStore._mark_serving, holder)
 
-    async def release(self, holder: str) -> None:
-        await self._run(KafkaStore._release, holder, None)
-
-    async def release_to(self, holder: str, successor: str) -> None:
+    async def release(self, holder: str, last: int, successor: str | None = None) -> None:
         await self._run(KafkaStore._release, holder, successor)
 
     async def leave(self, process: str) -> None:

@@ -164,12 +164,15 @@ UPDATE {{owner}} SET server = {_SERVER},
 WHERE holder = %(holder)s RETURNING 1
 """
 
-_RELEASE: Final = """
-UPDATE {owner} SET holder = '', renewed = clock_timestamp() WHERE holder = %(holder)s
-"""
-
-_RELEASE_TO: Final = """
-UPDATE {owner} SET holder = '', renewed = clock_timestamp(), address = %(successor)s WHERE holder = %(holder)s
+# The successor cannot know whether all acknowledged records are there: noted as by _RENEW; without a server, some lack.
+_RELEASE: Final = f"""
+UPDATE {{owner}} SET holder = '', renewed = clock_timestamp(), address = coalesce(%(successor)s, address),
+    server = CASE
+        WHEN last < %(last)s THEN ''
+        WHEN failover_from IS NOT NULL AND failover IS NULL THEN server
+        ELSE {_SERVER}
+    END
+WHERE holder = %(holder)s
 """
 
 _LEAVE: Final = "DELETE FROM {coordinators} WHERE process = %(process)s"
@@ -485,11 +488,8 @@ class PostgresStore(LeasedStore):
     async def mark_serving(self, holder: str) -> bool:
         return bool(await self._run(self._lease, _SERVING, holder=holder))
 
-    async def release(self, holder: str) -> None:
-        await self._run(self._lease, _RELEASE, holder=holder)
-
-    async def release_to(self, holder: str, successor: str) -> None:
-        await self._run(self._lease, _RELEASE_TO, holder=holder, successor=successor)
+    async def release(self, holder: str, last: int, successor: str | None = None) -> None:
+        await self._run(self._lease, _RELEASE, holder=holder, last=last, successor=successor)
 
     async def leave(self, process: str) -> None:
         self._registered_s = -REGISTER_S
