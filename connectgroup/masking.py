@@ -89,6 +89,6 @@ def without_secrets(text: str, *configs: Mapping[str, str]) -> str:
         if is_credential(key) and not _REFERENCE.fullmatch(value)
     }
     for secret in sorted(secrets, key=len, reverse=True):
-        if len(secret) >= _LEAST:
+        if _LEAST <= len(secret) <= len(text):
             text = text.replace(secret, HIDDEN).replace(repr(secret)[1:-1], HIDDEN)
     return masked_text(text)

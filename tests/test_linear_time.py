@@ -28,6 +28,8 @@ from connectgroup.dataplane.settings import unknown_setting
 from connectgroup.errors import ConnectGroupError, WireError
 from connectgroup.masking import masked_text, masked_value, without_secrets
 from connectgroup.properties import parse_properties
+from connectgroup.protocol.messages.common import entries
+from connectgroup.protocol.messages.connectors import ConnectorChange, UpdateConnectorsRequest
 from connectgroup.protocol.units import name_violation, printable
 from connectgroup.rest.bodies import parse_json
 from connectgroup.rest.errors import RestError
@@ -55,6 +57,7 @@ from connectgroup.spark.sources.lines import LineParser, LinePlace
 from connectgroup.spark.transforms.expressions import other_nodes
 from connectgroup.spark.transforms.fields import parse_pairs
 from connectgroup.spark.transforms.routing import check_pattern
+from connectgroup.transport.audit import AuditLog, record_request
 from connectgroup.wire.apis import HEARTBEAT, decode_request
 from connectgroup.wire.forwarded import METADATA, brokers_in, expects_response
 from connectgroup.wire.primitives import FrameReader
@@ -67,7 +70,13 @@ MAX_S: Final = 0.1
 MAX_S_PER_CHARACTER: Final = 10e-6
 """Processor time of one call: a text takes a small part of it."""
 
-SLOW: Final = {"lines of CSV": 1e-3, "lines of JSON": 1e-3, "settings of a connector": 1e-4, "many settings": 1e-3}
+SLOW: Final = {
+    "lines of CSV": 1e-3,
+    "lines of JSON": 1e-3,
+    "settings of a connector": 1e-4,
+    "many settings": 1e-3,
+    "line of the audit log": 1e-5,
+}
 """Readers that call much more than a parser, with their bounds for a character: they get some of the texts, of half
 the size."""
 
@@ -171,6 +180,13 @@ def _many_settings(text: str) -> dict[str, str]:
     return _with_class("") | {f"source.{text[at : at + size]}{at}": "1" for at in range(0, len(text), max(1, size))}
 
 
+def _audited(text: str) -> None:
+    """1,000 changes with this text: a request has up to 8 MB, most of which is in no line."""
+    config = entries({"a": text})
+    changes = tuple(ConnectorChange(connector=f"c{number}", config=config) for number in range(1_000))
+    record_request(AuditLog(), UpdateConnectorsRequest(group_id="g", changes=changes), "alice", "host", "OK")
+
+
 def _one_byte_at_a_time(text: str) -> None:
     reader = FrameReader()
     for each in _bytes(text):
@@ -213,6 +229,7 @@ READERS: Final[dict[str, Callable[[str], object]]] = {
     "masked text": masked_text,
     "masked value": lambda text: masked_value(text, text),
     "text without secrets": lambda text: without_secrets(text, {"password": "secret"}),
+    "line of the audit log": _audited,
     "properties": lambda text: parse_properties(text, "file"),
     "references": lambda text: check_references({"a": text}),
     "secrets": lambda text: Secrets(env=("A",)).resolve({"a": text}, {}),

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, cast
 
 from ..errors import ConfigError, from_code
-from ..masking import is_credential, masked_value, without_secrets
+from ..masking import HIDDEN, is_credential, masked_value, without_secrets
 from ..protocol.messages.api import DirectHandler, Handler, Request, Response
 from ..protocol.messages.common import RestartRequest, SetLoggerLevelRequest, config_of
 from ..protocol.messages.connectors import ConnectorChange, UpdateConnectorsRequest
@@ -46,6 +46,9 @@ MAX_QUEUED: Final = 10_000
 
 MAX_CHANGE_CHARS: Final = 64 * 1024
 """Characters of what a request changes; a larger one is left out of its line."""
+
+TOO_LARGE: Final = "too large for a line"
+"""In a line instead of what its request changes."""
 
 MAX_TEXT: Final = 1_000
 
@@ -163,7 +166,7 @@ class AuditLog(MetricSource):
         if message:
             line["message"] = printable(message, limit=MAX_TEXT)
         if change is not None:
-            line["change"] = change if len(json.dumps(change)) <= MAX_CHANGE_CHARS else "too large for a line"
+            line["change"] = change if len(json.dumps(change)) <= MAX_CHANGE_CHARS else TOO_LARGE
         if self._untold:
             line["lines_lost_before"] = self._untold
         try:
@@ -293,26 +296,65 @@ def result_of(code: int) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", name).upper()
 
 
-def masked_config(config: Mapping[str, object]) -> dict[str, str | None]:
-    """Settings without credentials."""
-    return {
-        key: None if value is None else masked_value(key, value if isinstance(value, str) else json.dumps(value))
-        for key, value in config.items()
-    }
+class _TooLarge(Exception):
+    """What a request changes has too many characters."""
 
 
-def masked_json(value: object, depth: int = 0) -> object:
-    """A JSON value without credentials, at any depth."""
-    if isinstance(value, dict) and depth < 8:
-        return {
-            printable(key, limit=MAX_TEXT): (
-                masked_value(key, json.dumps(each)) if is_credential(key) else masked_json(each, depth + 1)
-            )
-            for key, each in value.items()
-        }
-    if isinstance(value, list) and depth < 8:
-        return [masked_json(each, depth + 1) for each in value]
-    return masked_value("", value) if isinstance(value, str) else value
+class _Masking:
+    """Masks what one request changes, until there are more than ``MAX_CHANGE_CHARS`` characters of it.
+
+    Masking takes 100 ns for a character, on the event loop, and a request may have 8 MB. What is larger is left out,
+    not cut: the rest of a text may have a credential that is recognized only by what comes before it.
+    """
+
+    def __init__(self) -> None:
+        self._left = MAX_CHANGE_CHARS
+
+    def count(self, *texts: str) -> None:
+        """Count a part before it is masked.
+
+        Raises:
+            _TooLarge: it and those before it have too many characters.
+        """
+        self._left -= 4 + sum(map(len, texts))  # of JSON: quotes, a comma and a blank
+        if self._left < 0:
+            raise _TooLarge
+
+    def partition(self, topic: str, index: int) -> str:
+        """The name of a partition."""
+        self.count(topic)
+        return f"{topic}-{index}"
+
+    def config(self, config: Mapping[str, str | None]) -> dict[str, str | None]:
+        """Settings without credentials."""
+        return {key: None if value is None else self._setting(key, value) for key, value in config.items()}
+
+    def _setting(self, key: str, value: str) -> str:
+        self.count(key)
+        if not is_credential(key):  # the value of one is not shown, whatever its length
+            self.count(value)
+        return masked_value(key, value)
+
+    def json(self, value: object) -> object:
+        """A JSON value without credentials, at any depth (``rest.bodies`` limits it)."""
+        if isinstance(value, dict):
+            return {printable(key, limit=MAX_TEXT): self._member(key, each) for key, each in value.items()}
+        if isinstance(value, list):
+            return [self.json(each) for each in value]
+        self.count(str(value))
+        return masked_value("", value) if isinstance(value, str) else value
+
+    def _member(self, key: str, value: object) -> object:
+        self.count(key)
+        return HIDDEN if is_credential(key) else self.json(value)
+
+
+def masked_json(value: object) -> object:
+    """A JSON value without credentials; ``TOO_LARGE`` for one that is left out of its line."""
+    try:
+        return _Masking().json(value)
+    except _TooLarge:
+        return TOO_LARGE
 
 
 def _resources(request: Any) -> list[dict[str, str]]:
@@ -334,36 +376,48 @@ def _resources(request: Any) -> list[dict[str, str]]:
 
 
 def _change(request: Any) -> object:
-    """What a request changes, without credentials."""
+    """What a request changes, without credentials; ``TOO_LARGE`` for one that is left out of its line."""
+    try:
+        return _masked_change(request, _Masking())
+    except _TooLarge:
+        return TOO_LARGE
+
+
+def _masked_change(request: Any, masking: _Masking) -> object:
     match request:
         case UpdateConnectorsRequest():
-            return [_of_connector(each) for each in request.changes]
+            return [_of_connector(each, masking) for each in request.changes]
         case RestartRequest():
             return {"worker": request.member_id, "action": "drain" if request.drain else "restart"}
         case SetLoggerLevelRequest():
             return {"logger": request.logger, "level": request.level}
         case OffsetCommitRequest():
             return {
-                f"{topic.name or topic.topic_id}-{each.partition_index}": each.committed_offset
+                masking.partition(topic.name or topic.topic_id, each.partition_index): each.committed_offset
                 for topic in request.topics
                 for each in topic.partitions
             }
         case OffsetDeleteRequest():
-            return [f"{topic.name}-{each.partition_index}" for topic in request.topics for each in topic.partitions]
+            return [
+                masking.partition(topic.name, each.partition_index)
+                for topic in request.topics
+                for each in topic.partitions
+            ]
     return None
 
 
-def _of_connector(change: ConnectorChange) -> dict[str, object]:
+def _of_connector(change: ConnectorChange, masking: _Masking) -> dict[str, object]:
     """One change of a connector."""
+    masking.count(change.connector)
     found: dict[str, object] = {"connector": change.connector}
     if change.expected_version == 0:
         found["create"] = True
     if change.delete:
         found["delete"] = True
     if change.config is not None:
-        found["config"] = masked_config(config_of(change.config))
+        found["config"] = masking.config(config_of(change.config))
     if change.config_patch is not None:
-        found["patch"] = masked_config({each.name: each.value for each in change.config_patch})
+        found["patch"] = masking.config({each.name: each.value for each in change.config_patch})
     if change.target_state:
         states = {state.value: state.name for state in TargetState}
         found["state"] = states.get(change.target_state, change.target_state)

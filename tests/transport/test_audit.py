@@ -17,12 +17,22 @@ import pytest
 from connectgroup.client.admin import Admin
 from connectgroup.errors import ConfigError, ConnectorNotFound, GroupAuthorizationFailed, GroupIdNotFound
 from connectgroup.protocol.messages.cluster import FindCoordinatorRequest
+from connectgroup.protocol.messages.common import entries
+from connectgroup.protocol.messages.connectors import ConnectorChange, UpdateConnectorsRequest
 from connectgroup.protocol.messages.describe import DeleteRequest, DescribeGroupsRequest
 from connectgroup.protocol.messages.offsets import OffsetCommitRequest, PartitionCommit, TopicCommit
 from connectgroup.protocol.records.connect import TargetState
 from connectgroup.telemetry.metrics import values_of
 from connectgroup.transport.access import Access
-from connectgroup.transport.audit import LOGGER, MAX_QUEUED, AuditLog
+from connectgroup.transport.audit import (
+    LOGGER,
+    MAX_CHANGE_CHARS,
+    MAX_QUEUED,
+    TOO_LARGE,
+    AuditLog,
+    masked_json,
+    record_request,
+)
 from connectgroup.transport.credentials import Credentials
 from connectgroup.transport.tcp_client import TcpClient
 from tests.consumer.inside import eventually
@@ -121,6 +131,46 @@ async def test_changes_and_denied_requests_are_lines(tmp_path: Path) -> None:
     assert committed["change"] == {"t-3": 7}
     assert [each["group"] for each in deleted["resources"]] == ["x", "y"]
     assert deleted["result"] == "GROUP_ID_NOT_FOUND"
+
+
+def changes_of(tmp_path: Path, *requests: UpdateConnectorsRequest) -> list[Any]:
+    """What the lines of these requests say of the change."""
+    audit = AuditLog(tmp_path / "audit")
+    audit.start()
+    for each in requests:
+        record_request(audit, each, "alice", "host", "OK")
+    audit.close(timeout_s=60)
+    return [line["change"] for line in lines_of(tmp_path / "audit")]
+
+
+def test_change_is_in_its_line_whole_or_not_at_all(tmp_path: Path) -> None:
+    """Wherever its length ends a line: a cut between a key and its value would show the value."""
+    secret = json.dumps({"token": "Confidential", "url": "http://u:Confidential@host"})
+    requests = []
+    for left in range(0, 200, 3):
+        config = {"a": "x" * (MAX_CHANGE_CHARS - left), "b": secret, "c.password": "Confidential"}
+        change = ConnectorChange(connector="c", config=entries(config))
+        requests.append(UpdateConnectorsRequest(group_id="g", changes=(change,)))
+    found = changes_of(tmp_path, *requests)
+    assert "Confidential" not in (tmp_path / "audit").read_text()
+    whole = [each[0]["config"] for each in found if each != TOO_LARGE]
+    assert 0 < len(whole) < len(requests)
+    assert all(each.keys() == {"a", "b", "c.password"} for each in whole)
+
+
+def test_long_credential_leaves_the_rest_of_its_change_in_the_line(tmp_path: Path) -> None:
+    config = {"color": "red", "ssl.keystore.key": "x" * MAX_CHANGE_CHARS}
+    change = ConnectorChange(connector="c", config=entries(config))
+    [[shown]] = changes_of(tmp_path, UpdateConnectorsRequest(group_id="g", changes=(change,)))
+    assert shown["config"] == {"color": "red", "ssl.keystore.key": "[hidden]"}
+
+
+def test_credential_is_masked_however_deep_it_is() -> None:
+    body: Any = {"sasl.jaas.config": "Confidential", "text": "password=Confidential"}
+    for _ in range(50):
+        body = {"a": [body]}
+    assert "Confidential" not in json.dumps(masked_json(body))
+    assert masked_json({"a": ["x" * MAX_CHANGE_CHARS]}) == TOO_LARGE
 
 
 async def test_file_that_was_moved_away_is_made_anew(tmp_path: Path) -> None:
