@@ -4,8 +4,8 @@ A line says when, who, from where, which request, about which resources, what it
 result. Lines are written by a thread: a slow disk never blocks the event loop. Above ``MAX_QUEUED`` lines, further ones
 are counted and left out, which the next line and a metric say.
 
-A change of a worker's own (its task lists, its heartbeats, offsets that a member commits) is no line: it is not of a
-person, and there are too many of them.
+A change of a worker's own (its task lists, its heartbeats, offsets that a member commits, its LeaveGroup) is no line:
+it is not of a person, and there are too many of them.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from typing import Any, ClassVar, Final, cast
 from ..errors import ConfigError, from_code
 from ..masking import HIDDEN, is_credential, masked_value, without_secrets
 from ..protocol.messages.api import DirectHandler, Handler, Request, Response
+from ..protocol.messages.classic import LeaveGroupRequest
 from ..protocol.messages.common import RestartRequest, SetLoggerLevelRequest, config_of
 from ..protocol.messages.connectors import ConnectorChange, UpdateConnectorsRequest
 from ..protocol.messages.offsets import OffsetCommitRequest, OffsetDeleteRequest
@@ -56,6 +57,9 @@ LOGGER: Final = "connectgroup.audit"
 """The logger that has the lines if there is no file."""
 
 OK: Final = "OK"
+
+BY_ADMINISTRATOR: Final = "member was removed by an admin"
+"""The beginning of the reason that Kafka's ``Admin.removeMembersFromConsumerGroup`` gives."""
 
 logger = logging.getLogger(__name__)
 
@@ -285,6 +289,10 @@ def is_change(request: Any) -> bool:
         return not request.member_id
     if isinstance(request, UpdateConnectorsRequest):
         return any(access.operation is not AccessOperation.READ for access in needed(request))
+    if isinstance(request, LeaveGroupRequest):  # a member that leaves names itself alone, by its member id
+        return len(request.members) > 1 or any(
+            not each.member_id or (each.reason or "").startswith(BY_ADMINISTRATOR) for each in request.members
+        )
     return NEEDS.get(type(request), AccessOperation.ALTER) in (AccessOperation.ALTER, AccessOperation.DELETE)
 
 
@@ -397,6 +405,12 @@ def _masked_change(request: Any, masking: _Masking) -> object:
                 for topic in request.topics
                 for each in topic.partitions
             }
+        case LeaveGroupRequest():
+            named = [
+                {"member": each.member_id, "instance": each.group_instance_id, "reason": each.reason}
+                for each in request.members
+            ]
+            return [masking.config({name: text for name, text in each.items() if text is not None}) for each in named]
         case OffsetDeleteRequest():
             return [
                 masking.partition(topic.name, each.partition_index)

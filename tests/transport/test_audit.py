@@ -16,6 +16,7 @@ import pytest
 
 from connectgroup.client.admin import Admin
 from connectgroup.errors import ConfigError, ConnectorNotFound, GroupAuthorizationFailed, GroupIdNotFound
+from connectgroup.protocol.messages.classic import LeaveGroupRequest, LeavingMember
 from connectgroup.protocol.messages.cluster import FindCoordinatorRequest
 from connectgroup.protocol.messages.common import entries
 from connectgroup.protocol.messages.connectors import ConnectorChange, UpdateConnectorsRequest
@@ -171,6 +172,31 @@ def test_credential_is_masked_however_deep_it_is() -> None:
         body = {"a": [body]}
     assert "Confidential" not in json.dumps(masked_json(body))
     assert masked_json({"a": ["x" * MAX_CHANGE_CHARS]}) == TOO_LARGE
+
+
+async def test_members_that_an_administrator_removes_are_a_line_and_one_that_leaves_is_none(tmp_path: Path) -> None:
+    """Kafka's ``Admin.removeMembersFromConsumerGroup`` sends LeaveGroup, as consumers do."""
+    leaves = LeavingMember(member_id="m", group_instance_id="i", reason="the consumer is being closed")
+    of_administrators = (
+        (LeavingMember(member_id="m", reason="member was removed by an admin: upgrade"),),
+        (LeavingMember(member_id="", group_instance_id="i"),),
+        (LeavingMember(member_id="m"), LeavingMember(member_id="n")),
+    )
+    async with serving_audited(tmp_path) as server:
+        client = client_of(server, "alice")
+        for members in ((leaves,), *of_administrators):
+            await client.call(LeaveGroupRequest(group_id="k", members=members), timeout_s=10)
+        await client.close()
+    lines = lines_of(tmp_path / "audit")
+    assert [line["change"] for line in lines] == [
+        [{"member": "m", "reason": "member was removed by an admin: upgrade"}],
+        [{"member": "", "instance": "i"}],
+        [{"member": "m"}, {"member": "n"}],
+    ]
+    assert {(line["request"], line["principal"], line["result"]) for line in lines} == {
+        ("LeaveGroup", "alice", "UNKNOWN_MEMBER_ID")
+    }
+    assert lines[0]["resources"] == [{"operation": "Read", "group": "k"}]
 
 
 async def test_file_that_was_moved_away_is_made_anew(tmp_path: Path) -> None:
