@@ -135,7 +135,7 @@ async def test_heartbeat_of_the_former_generation_does_not_end_a_membership_that
     )
     membership.in_group, membership.generation, membership.member_id = True, 1, "m"
     beating = asyncio.create_task(membership.beat())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await coordinator.beats.wait()
         membership.begin_round(lambda: (OfferedProtocol(name="cooperative-sticky", metadata=b""),))
         assert membership.round is not None
@@ -179,7 +179,7 @@ async def test_member_that_is_removed_while_it_joins_releases_its_partitions_bef
     coordinator, listener = Removed(), RecordingListener()
     membership, ownership, reading, work = member(settings, coordinator, listener)
     beating = asyncio.create_task(membership.beat())
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await coordinator.beats.wait()
         membership.request_rejoin("the group is rebalancing")
         assert await work.step()

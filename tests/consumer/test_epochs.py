@@ -60,7 +60,7 @@ class ScriptedCoordinator:
 
     async def respond(self, response: Any = None) -> Any:
         """Return the next request of any type, after this response to it."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             request, responded = await self._requests.get()
         if isinstance(response, Exception):
             responded.set_exception(response)
@@ -89,7 +89,7 @@ async def joining(*assignors: PartitionAssignor) -> AsyncIterator[tuple[EpochMem
 
 
 async def changed(membership: EpochMembership) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await membership.changed.wait()
     membership.changed.clear()
 
