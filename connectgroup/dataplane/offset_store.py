@@ -207,7 +207,7 @@ class OffsetStore:
 
 
 class FilePositions:
-    """Implements ``dataplane.sink.PositionStore`` on one SQLite file, which a read does not create.
+    """Implements ``dataplane.sink.AdvancingStore`` on one SQLite file, which a read does not create.
 
     Attributes:
         path: the file.
@@ -246,6 +246,12 @@ class FilePositions:
         """Change the positions; create the file, so that a connector may get its offsets before it runs."""
         with closing(self._opened()) as store:
             store.alter(connector, fencing_token, positions)
+
+    def advance(self, owner: Owner, ranges: Sequence[Range]) -> None:
+        """See ``dataplane.sink.AdvancingStore``."""
+        with closing(self._opened()) as store:
+            store.claim(owner, {each.slice for each in ranges}.__contains__)
+            store.commit(owner, ranges)
 
     def close(self) -> None:
         """Do nothing: each method opens and closes the file."""

@@ -132,6 +132,11 @@ class PostgresOffsetStore:
         with self.transaction(f"connector {connector}") as transaction:
             alter_positions(transaction, connector, fencing_token, positions)
 
+    def advance(self, owner: Owner, ranges: Sequence[Range]) -> None:
+        """See ``dataplane.sink.AdvancingStore``."""
+        self.claim(owner, {each.slice for each in ranges}.__contains__)
+        self.commit(owner, ranges, lambda _: None)
+
     @contextmanager
     def transaction(self, lock: str, *, shared: bool = False, also: str = "") -> Iterator[PostgresTransaction]:
         """One transaction under the advisory lock of a name, and with ``also`` under a second one, alone."""

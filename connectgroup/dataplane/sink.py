@@ -25,7 +25,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 from .columns import Columns
 from .ownership import Owner, Range
@@ -60,6 +60,18 @@ class PositionStore(Protocol):
 
     def close(self) -> None:
         """Release open files and connections. Idempotent."""
+
+
+@runtime_checkable
+class AdvancingStore(PositionStore, Protocol):
+    """A store in which a task can also advance its positions without rows, so before it knows any columns."""
+
+    def advance(self, owner: Owner, ranges: Sequence[Range]) -> None:
+        """Claim the task and the slices of these ranges, and commit the ranges as a batch without rows.
+
+        Raises:
+            Fenced, OffsetConflict, SinkError: as ``Sink.claim`` and ``Sink.commit``.
+        """
 
 
 class Sink(ABC):

@@ -30,7 +30,7 @@ from .columns import Columns
 from .errors import SourceError
 from .ownership import Owner, Position, Range, ranges_between
 from .settings import PluginSettings, parse_settings
-from .sink import Sink
+from .sink import AdvancingStore, PositionStore, Sink
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -531,9 +531,27 @@ class CommittedPositions:
         Raises:
             SinkError: the positions cannot be read.
         """
-        sink: Any = getattr(importlib.import_module(self.module), self.cls)
-        store = sink.open_positions(parse_settings(sink.Settings, self.settings, prefix="sink."))
+        store = self._store()
         if store is None:
             return {}
         with closing(store):
             return dict(store.positions(self.connector))
+
+    def advance(self, owner: Owner, ranges: Sequence[Range]) -> bool:
+        """Commit a batch without rows, before the columns of the sink are known; return whether the sink can.
+
+        Raises:
+            Fenced, OffsetConflict, SinkError: as ``Sink.claim`` and ``Sink.commit``.
+        """
+        store = self._store()
+        if store is None:
+            return False
+        with closing(store):
+            if not isinstance(store, AdvancingStore):
+                return False
+            store.advance(owner, ranges)
+        return True
+
+    def _store(self) -> PositionStore | None:
+        sink: type[Sink] = getattr(importlib.import_module(self.module), self.cls)
+        return sink.open_positions(parse_settings(sink.Settings, self.settings, prefix="sink."))

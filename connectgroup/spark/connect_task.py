@@ -1,6 +1,7 @@
 """One task of the source ``connect``: polls a plug-in of Kafka Connect, and commits what it has polled.
 
-The columns are known when the first record is: the sink is opened then, and again when records have further columns.
+The columns are known when the first row is: the sink is opened then, and again when records have further columns. Until
+then, the offsets of records without a row are committed alone.
 A source partition is claimed in the sink with its first record; if its position is not the one with which the plug-in
 was started, another task has committed meanwhile, and this one starts again. The plug-in's ``commitRecord`` and
 ``commit`` follow the sink's commit.
@@ -205,9 +206,12 @@ class ConnectPolling(Triggered):
                 )
             self._read[name] = Position(int(self._read.get(name, 0)) + count, text)
         if not polled.columns:
-            # No record has had a row, so no columns are known: all this is committed with the first one.
+            # No record has had a row, so no columns are known, and the sink cannot be opened.
             if polled.rows:
                 self._held.append(self._rows(java))
+            elif not self._held and not _is_in_snapshot(polled) and self._advance():
+                self._tell(java)
+                return
             self._without_row += polled.records
             if self._without_row > _MAX_WITHOUT_ROW:
                 if self._held:
@@ -230,6 +234,19 @@ class ConnectPolling(Triggered):
         if self._stopping:
             return
         self._committed.update({each.slice: each.end for each in ranges})
+        self._tell(java)
+
+    def _advance(self) -> bool:
+        """Commit the offsets of records without rows, such as heartbeats, if the sink can without columns: a database
+        keeps its log until the plug-in learns of a commit, and the first row may be long in coming."""
+        ranges = list(ranges_between(self._committed, self._read))
+        if not ranges or not self._pipeline.committed(self._context.unit.connector).advance(self._owner, ranges):
+            return False
+        self._committed.update({each.slice: each.end for each in ranges})
+        self._without_row = 0
+        return True
+
+    def _tell(self, java: JavaTask) -> None:
         if text := self._call(java.committed):
             logger.warning("%s: commit of the plug-in: %s", self.name, text)
 
@@ -245,7 +262,7 @@ class ConnectPolling(Triggered):
     def _is_held(self, polled: Polled, rows: pa.Table) -> bool:
         """Whether these rows wait for the end of a snapshot, from whose middle the plug-in cannot continue: it would
         begin it anew, and repeat what has been committed."""
-        if not any(is_within_snapshot(offset) for _, _, offset in polled.offsets):
+        if not _is_in_snapshot(polled):
             return False
         most = self._source.settings.snapshot_max_bytes
         if self._is_large_snapshot or sum(each.nbytes for each in self._held) + rows.nbytes > most:
@@ -327,3 +344,8 @@ class ConnectPolling(Triggered):
                     f" {int(self._committed.get(name, 0))}; allowed: the task starts again from there"
                 )
         return positions
+
+
+def _is_in_snapshot(polled: Polled) -> bool:
+    """Whether an offset is one in the middle of a snapshot."""
+    return any(is_within_snapshot(offset) for _, _, offset in polled.offsets)

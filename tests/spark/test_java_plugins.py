@@ -361,6 +361,28 @@ def test_heartbeats_make_no_rows_and_their_offsets_are_committed(cluster: Cluste
     assert offset.offset == {"n": 10}
 
 
+@pytest.mark.parametrize("sink", ["sqlite", "jsonl", "postgres"])
+def test_heartbeats_are_committed_while_there_is_no_row(
+    cluster: Cluster, tmp_path: Path, sink: str, request: pytest.FixtureRequest
+) -> None:
+    """No columns are known: the plug-in learns of the commit nevertheless, else a database would keep its log."""
+    config = counting(tmp_path, mode="heartbeats", rows="1", sink=sink, commits_file=str(tmp_path / "commits"))
+    if sink == "postgres":
+        del config["sink.path"]
+        config["sink.url"] = request.getfixturevalue("database")
+    elif sink == "jsonl":
+        del config["sink.table"]
+        config["sink.path"] = str(tmp_path / "out")
+    first = cluster.start(config)
+    first.wait(lambda: (tmp_path / "commits").exists() and (tmp_path / "commits").read_text() == "1")
+    (offset,) = cluster.connector(config).offsets()
+    assert offset.offset == {"n": 1}
+    successor = cluster.start(config | {"rows": "6"}, epoch=2)
+    successor.wait(lambda: sum(successor.rows) == 4)
+    (offset,) = cluster.connector(config).offsets()
+    assert offset.offset == {"n": 6}
+
+
 def test_new_and_wider_fields_become_columns_and_another_type_is_an_error(cluster: Cluster, tmp_path: Path) -> None:
     run = cluster.start(counting(tmp_path, mode="evolves", sink_auto_evolve="true"))
     run.wait(lambda: len(rows_of(tmp_path)) == 10)

@@ -322,6 +322,10 @@ class _ManifestPositions(FilePositions):
         _make_directory(self.path.parent)
         super().alter(connector, fencing_token, positions)
 
+    def advance(self, owner: Owner, ranges: Sequence[Range]) -> None:
+        _make_directory(self.path.parent)
+        super().advance(owner, ranges)
+
 
 def _make_directory(directory: Path) -> None:
     try:

@@ -20,7 +20,7 @@ import pytest
 from ...dataplane.columns import Columns, from_ddl, to_arrow
 from ...dataplane.errors import OffsetConflict, SinkError
 from ...dataplane.ownership import Owner, Range
-from ...dataplane.sink import PositionStore, Sink
+from ...dataplane.sink import AdvancingStore, PositionStore, Sink
 from ...errors import Fenced
 
 if TYPE_CHECKING:
@@ -294,6 +294,25 @@ class SinkContract(ABC):
         positions.alter("c", 2, {"s": 5})
         sink = self.make_sink(place)
         assert sink.claim(owner(3), every) == {"s": 5}
+        sink.close()
+
+    def test_positions_may_be_advanced_before_the_sink_is_opened(self, place: Path, positions: PositionStore) -> None:
+        """By the owner of a task that has read records without rows, so that it knows no columns."""
+        if not isinstance(positions, AdvancingStore):
+            pytest.skip("the sink commits nothing without columns")
+        positions.advance(owner(2), [*span(0, 3), *span(0, 1, "t")])
+        positions.advance(owner(2), span(3, 5))
+        assert positions.positions("c") == {"s": 5, "t": 1}
+        with pytest.raises(OffsetConflict):
+            positions.advance(owner(2), span(4, 6))
+        with pytest.raises(Fenced):
+            positions.advance(owner(1), span(5, 6))
+        sink = self.make_sink(place)
+        with pytest.raises(Fenced):
+            sink.claim(owner(1), every)
+        assert sink.claim(owner(2), every) == {"s": 5, "t": 1}
+        assert sink.commit(owner(2), span(5, 6), self.rows(1)) is True
+        assert self.written(place) == [1]
         sink.close()
 
     def test_close_may_be_called_twice(self, place: Path) -> None:
