@@ -35,6 +35,9 @@ from .relay import BrokerRelay, merged
 CHANGED_FOR_S: Final = 2.0
 """How long the topics are watched closely after a client has changed them through the proxy."""
 
+PORT_RETRY_S: Final = 60.0
+"""After how long a port of a broker that could not be opened is tried again: without one, its clients reach others."""
+
 MAX_PORT: Final = 65_535
 
 logger = logging.getLogger(__name__)
@@ -66,7 +69,8 @@ class _Server(ConfiguredServer):
         self._has_offsets = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._ports: dict[int, _NodePort] = {}  # by node id; changed by _open
-        self._failed: set[int] = set()  # node ids whose port cannot be opened; changed by _open
+        # When ports that could not be opened are tried again, by node id, on the loop's clock; changed by _open.
+        self._retry_at: dict[int, float] = {}
 
     @property
     def authenticates(self) -> bool:
@@ -90,7 +94,8 @@ class _Server(ConfiguredServer):
 
     def _open(self, node_id: int) -> _NodePort | None:
         """Open the port of a broker: that of the proxy, 1, and the distance to the lowest node id."""
-        if node_id in self._failed or self.is_closing:
+        now = asyncio.get_running_loop().time()
+        if self._retry_at.get(node_id, now) > now or self.is_closing:
             return None
         lowest = min((*self.cluster.nodes, *self._ports))
         offset = 1 + node_id - lowest
@@ -110,9 +115,11 @@ class _Server(ConfiguredServer):
                 acceptor.close()
                 raise
         except OSError as error:
-            self._failed.add(node_id)
-            logger.error("no port for broker %d at %s:%d: %s", node_id, self.host, port, error)
+            level = logging.DEBUG if node_id in self._retry_at else logging.ERROR  # said once
+            logger.log(level, "no port for broker %d at %s:%d: %s", node_id, self.host, port, error)
+            self._retry_at[node_id] = now + PORT_RETRY_S
             return None
+        self._retry_at.pop(node_id, None)
         self._ports[node_id] = opened
         logger.info("broker %d is at port %d", node_id, opened.port)
         return opened

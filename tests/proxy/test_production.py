@@ -197,6 +197,29 @@ async def test_broker_whose_port_another_process_takes_is_at_the_port_of_the_pro
         assert "no port for broker 2" in caplog.text
 
 
+async def test_port_of_a_broker_that_could_not_be_opened_is_tried_again(
+    port_taken_late: Callable[[], AbstractContextManager[None]],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without it, the clients of the broker reach another one, which is not the leader of its partitions."""
+    monkeypatch.setattr("connectgroup.proxy.server.PORT_RETRY_S", 0)
+    async with cluster(4) as brokers, proxying(brokers[4]) as proxy:
+        brokers[2] = SmallBroker(brokers)
+        await brokers[2].start()
+        own = int(proxy.address.rpartition(":")[2])
+        with port_taken_late():
+            for _ in range(3):
+                assert await ports_of(proxy) == {2: own, 4: own}
+        assert caplog.text.count("no port for broker 2") == 1, "said once"
+        ports = await ports_of(proxy)
+        assert len({*ports.values(), own}) == 3
+        async with at(ports[2]) as peer:
+            peer.send(fetch(1))
+            await peer.read()
+        assert brokers[2].received == [fetch(1)]
+
+
 async def test_advertised_ports_are_the_next_ones() -> None:
     settings = {"advertised_host": "proxy.example", "advertised_port": 7000}
     async with cluster(4, 6) as brokers, proxying(brokers[4], **settings) as proxy, client(proxy) as peer:
