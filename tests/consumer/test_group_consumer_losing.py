@@ -283,10 +283,12 @@ async def test_invalid_session_timeout_is_rejected_with_one_line(new_group: NewG
 
 
 async def test_cancelled_poll_does_not_interrupt_a_rebalance(new_group: NewGroup) -> None:
+    proceed = asyncio.Event()
+
     class Slow(RecordingListener):
         async def on_assigned(self, partitions: Partitions, generation: int) -> None:  # type: ignore[override]
             self.note("begun", partitions, generation)
-            await asyncio.sleep(0.3)
+            await proceed.wait()
             self.note("assigned", partitions, generation)
 
     with new_group("cancelled", partitions=2) as group:
@@ -297,6 +299,7 @@ async def test_cancelled_poll_does_not_interrupt_a_rebalance(new_group: NewGroup
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(consumer.poll(5), 0.05)
             assert listener.names == ["begun"]
+            proceed.set()
             assert set(places(await read(consumer, 10))) == group.everything()
         assert listener.names == ["begun", "assigned", "revoked"]
 
