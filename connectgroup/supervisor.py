@@ -723,7 +723,7 @@ def summary(group: DescribedGroup, *, state: str = "") -> str:
     """
     held = sum(len(list(each_unit(member.assigned))) for member in group.members)
     units = [unit for connector in group.connectors for unit in connector.units if unit.should_run]
-    failed = sum(unit.state in ("FAILED", "STALLED") for unit in units)
+    failed = sum(unit.has_failed for unit in units)
     workers, all_units = counted(len(group.members), "worker"), counted(len(units), "unit")
     starting = [unit for unit in units if unit.state == "STARTING"]
     waiting = next((unit.message for unit in starting if unit.message), "")

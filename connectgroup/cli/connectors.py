@@ -379,7 +379,7 @@ async def restart_connector(options: argparse.Namespace) -> int:
 def _not_restarted(options: argparse.Namespace, connector: DescribedConnector) -> str:
     """Why a restart concerned nothing of a connector."""
     if options.only_failed:
-        failed = [str(Unit(options.name, unit.task)) for unit in connector.units if unit.state == "FAILED"]
+        failed = [str(Unit(options.name, unit.task)) for unit in connector.units if unit.has_failed]
         if not failed:
             return "nothing has failed"
         if not options.include_tasks:

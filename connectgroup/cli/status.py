@@ -128,7 +128,7 @@ def checked(group: DescribedGroup) -> tuple[int, list[str]]:
     warning: list[str] = []
     units = [(Unit(each.connector, unit.task), unit) for each in group.connectors for unit in each.units]
     for unit, described in units:
-        if described.state in ("FAILED", "STALLED"):
+        if described.has_failed:
             where = f" on {printable(described.member_id)}" if described.member_id else ""
             critical.append(f"{unit}{where}: {cause_of(described)[0]}")
     waiting = [str(unit) for unit, each in units if each.should_run and each.state in _NOT_YET]
@@ -238,12 +238,7 @@ def _print_overview(group: DescribedGroup, names: OptionNames) -> None:
 
 
 def _failed(connectors: Iterable[DescribedConnector]) -> list[tuple[Unit, DescribedUnit]]:
-    return [
-        (Unit(each.connector, unit.task), unit)
-        for each in connectors
-        for unit in each.units
-        if unit.state in ("FAILED", "STALLED")
-    ]
+    return [(Unit(each.connector, unit.task), unit) for each in connectors for unit in each.units if unit.has_failed]
 
 
 def _failure_lines(failed: Sequence[tuple[Unit, DescribedUnit]], names: OptionNames) -> Iterable[str]:

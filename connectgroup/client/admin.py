@@ -395,7 +395,7 @@ class Admin:
 
         Args:
             include_tasks: whether to restart its tasks as well.
-            only_failed: whether to restart only units that have failed.
+            only_failed: whether to restart only units that are FAILED or STALLED.
 
         Returns:
             The restarted units as task numbers, -1 for the connector itself. Units without an owner are not restarted.
@@ -407,7 +407,7 @@ class Admin:
         chosen = [
             unit
             for unit in connector.units
-            if (include_tasks or unit.task == CONNECTOR) and (not only_failed or unit.state == "FAILED")
+            if (include_tasks or unit.task == CONNECTOR) and (not only_failed or unit.has_failed)
         ]
         return await self._restart(group_id, name, chosen)
 

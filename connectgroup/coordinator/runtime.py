@@ -31,6 +31,7 @@ from ..group.classic.state import ClassicSettings
 from ..group.connect.group_type import ConnectGroupType
 from ..group.connect.members import ProcessEnded
 from ..group.connect.settings import GroupSettings
+from ..group.connect.state import ConnectGroupState
 from ..group.kernel.state import Process
 from ..group.registry import ClientInfo, GroupType, Registry
 from ..log.base import Log, SharedLog
@@ -176,6 +177,13 @@ class Coordinator:
             raise
         if self.transactions is not None:
             self.transactions.start()
+
+    def not_heard_since(self, at_ms: int) -> None:
+        """Say, before the first request, when the coordinator before this one was last alive: the units of members that
+        ended with it have been down since then."""
+        for group in self.shard.groups.loaded.values():
+            if isinstance(group.state, ConnectGroupState):
+                group.state.unheard = dict.fromkeys(group.state.members, at_ms)
 
     async def close(self) -> None:
         """Stop serving: parked requests are rejected with a retriable error, timers are cancelled."""

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import logging
 import ssl
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 from ..config.coordinator import CoordinatorConfig
-from ..errors import ConfigError
-from ..log.base import Log, SharedLog
+from ..errors import ConfigError, LogError
+from ..log.base import Log, SharedLog, SignsOfLife
 from ..log.registry import log_from_url
 from ..sasl import Authenticator
 from ..topics import BrokerTopics, TopicSource
@@ -80,6 +82,10 @@ class ConfiguredServer(TcpServer):
         )
 
 
+SIGN_S: Final = 1.0
+"""Interval of the signs of life in a log that can have them: downtimes across a kill are exact to it."""
+
+
 class GroupServer:
     """A coordinator and its TCP port, from ``start`` to ``close``.
 
@@ -137,6 +143,8 @@ class GroupServer:
             self._shared = log, shared, metrics
         else:
             self.coordinator = make(log)
+        self._signs = log if isinstance(log, SignsOfLife) else None
+        self._showing: asyncio.Task[None] | None = None  # ``start`` sets it, ``close`` ends it
 
     @property
     def address(self) -> str:
@@ -153,11 +161,23 @@ class GroupServer:
             await self._start_shared(*self._shared)
             return
         await self.coordinator.start()
+        if self._signs is not None and isinstance(self.coordinator, Coordinator):
+            self.coordinator.not_heard_since(self._signs.last_alive_ms)
         try:
             await self._server.start()
         except BaseException:
             await self.coordinator.close()
             raise
+        if self._signs is not None:
+            self._showing = asyncio.create_task(self._show_alive(self._signs), name="signs of life")
+
+    async def _show_alive(self, signs: SignsOfLife) -> None:
+        while True:
+            try:
+                await signs.show_alive()
+            except LogError as error:
+                logger.debug("no sign of life is left: %s", error)  # it only makes downtimes exact
+            await asyncio.sleep(SIGN_S)
 
     async def _start_shared(self, log: SharedLog, shared: PartitionedCoordinator, metrics: SharedLogMetrics) -> None:
         """Open the port, then take part in the election: the other coordinators are told the port."""
@@ -186,6 +206,8 @@ class GroupServer:
         """Reject parked requests, release the log, close the port."""
         if self._shared is not None:
             self._shared[2].end()
+        if self._showing is not None:
+            self._showing.cancel()
         try:
             await self.coordinator.close()
         finally:

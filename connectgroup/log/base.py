@@ -121,6 +121,25 @@ class Log(Protocol):
         """Close the log and release its ownership. A second call has no effect."""
 
 
+@runtime_checkable
+class SignsOfLife(Protocol):
+    """A log whose next process can tell when the present one, which may be killed, was last alive.
+
+    Attributes:
+        last_alive_ms: when the process that had the log before was last alive, in milliseconds since 1970; of a new
+            log: when it was created. ``open`` sets it.
+    """
+
+    last_alive_ms: int
+
+    async def show_alive(self) -> None:
+        """Leave a sign of life, without waiting for the disk.
+
+        Raises:
+            LogError: the log is not open.
+        """
+
+
 REGISTER_S: Final = 2.0
 """A coordinator that stands by is registered again after this time; after five times that it is no longer listed."""
 

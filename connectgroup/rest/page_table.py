@@ -172,7 +172,7 @@ def _what(connector: DescribedConnector) -> str:
 def _failures(group: DescribedGroup) -> Iterator[tuple[str, str]]:
     for connector in group.connectors:
         for unit in connector.units:
-            if unit.state in ("FAILED", "STALLED"):
+            if unit.has_failed:
                 yield _key("failure", connector, unit), unit.message[:MAX_MESSAGE]
 
 

@@ -175,7 +175,7 @@ def event_json(event: UnitEvent) -> dict[str, Any]:
 
 def failed_first(units: Iterable[DescribedUnit]) -> list[DescribedUnit]:
     """Units that have failed or stalled first, then in their order."""
-    return sorted(units, key=lambda unit: unit.state not in ("FAILED", "STALLED"))
+    return sorted(units, key=lambda unit: not unit.has_failed)
 
 
 def history_json(history: ConnectorHistory) -> dict[str, Any]:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import shutil
 import sys
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +21,7 @@ from connectgroup.config.base import checked
 from connectgroup.config.coordinator import CoordinatorConfig
 from connectgroup.coordinator.runtime import Coordinator
 from connectgroup.coordinator.server import CoordinatorServer
+from connectgroup.errors import UnreleasedInstanceId
 from connectgroup.protocol.messages.classic import JoinGroupRequest, OfferedProtocol
 from connectgroup.protocol.messages.heartbeat import TaskStatus
 from connectgroup.protocol.messages.progress import LogLine, Progress, TaskProgress
@@ -38,6 +42,7 @@ class Group:
     owner_epoch: int
     connector_epoch: int
     epoch: int
+    process_id: int = -1
 
     async def __call__(self, *arguments: object) -> Done:
         return await command(*arguments, "--coordinator", self.server.address)
@@ -50,7 +55,7 @@ class Group:
     async def runs(self) -> None:
         described = [("c", -1), ("c", 0)]
         statuses = [self.status(task, UnitState.RUNNING) for _, task in described]
-        await ask(self.coordinator, beat("a", self.epoch, statuses=tuple(statuses)))
+        await ask(self.coordinator, beat("a", self.epoch, statuses=tuple(statuses), process_id=self.process_id))
 
     async def fails(self, attempt: int = 3) -> None:
         text = f"RETRYING, attempt {attempt}, next in 4 s, last error: {CAUSE}"
@@ -65,22 +70,24 @@ class Group:
         return TaskStatus(connector="c", task=task, owner_epoch=epoch, state=state, message=message)
 
 
-async def owning_all(server: CoordinatorServer) -> Group:
-    """Have worker ``a`` own connector ``c`` and its task."""
+async def owning_all(server: CoordinatorServer, *, is_new: bool = True, process_id: int = -1, **more: Any) -> Group:
+    """Have worker ``a`` own connector ``c``, which is added if it is new, and its task; ``more``: of its heartbeats."""
+    more["process_id"] = process_id
     coordinator, epochs = server.coordinator, dict[int, int]()
     assert isinstance(coordinator, Coordinator)
-    await change(coordinator, add())
+    if is_new:
+        await change(coordinator, add())
     member_epoch = 0
     async with asyncio.timeout(120):
         while 0 not in epochs:
-            member_epoch = (await ask(coordinator, beat("a", member_epoch))).member_epoch
+            member_epoch = (await ask(coordinator, beat("a", member_epoch, **more))).member_epoch
             units = (await look(coordinator)).connectors[0].units
             known = len(epochs)
             epochs = {unit.task: unit.owner_epoch for unit in units if unit.member_id}
-            if len(epochs) > known == 0:
-                await change(coordinator, task_list("a", epochs[-1], 1))
+            if is_new and len(epochs) > known == 0:
+                await change(coordinator, replace(task_list("a", epochs[-1], 1), process_id=process_id))
             await asyncio.sleep(0.01)  # the coordinator computes the assignment in a thread
-    return Group(server, epochs[0], epochs[-1], member_epoch)
+    return Group(server, epochs[0], epochs[-1], member_epoch, process_id)
 
 
 @pytest.fixture
@@ -89,6 +96,42 @@ async def group() -> AsyncIterator[Group]:
     await server.start()
     try:
         yield await owning_all(server)
+    finally:
+        await server.close()
+
+
+async def test_downtime_across_a_kill_of_the_coordinator_and_its_workers_includes_the_outage(tmp_path: Path) -> None:
+    """``up`` is killed: the next coordinator counts from the last sign of life of this one."""
+    before, after = tmp_path / "before", tmp_path / "after"
+    before.mkdir()
+    config = {"port": 0, "session_timeout_ms": 300_000}
+    server = CoordinatorServer(checked(CoordinatorConfig, {**config, "data": before / "log"}))
+    await server.start()
+    try:
+        await (await owning_all(server, process_id=1, os_process="m/1/1")).runs()
+        lock = before / "log.lock"
+        os.utime(lock, (0, 0))
+        async with asyncio.timeout(120):
+            while not lock.stat().st_mtime:  # noqa: ASYNC110 -- one with nothing to write is alive, too
+                await asyncio.sleep(0.05)
+        shutil.copytree(before, after)  # what a kill leaves
+    finally:
+        await server.close()
+    hour_ago = time.time() - 3_600
+    os.utime(after / "log.lock", (hour_ago, hour_ago))
+    server = CoordinatorServer(checked(CoordinatorConfig, {**config, "data": after / "log"}))
+    await server.start()
+    try:
+        assert isinstance(server.coordinator, Coordinator)
+        server.coordinator.lost_connections.has_ended = lambda process: True
+        refused = await ask(server.coordinator, beat("a", process_id=2))
+        assert refused.error_code == UnreleasedInstanceId.code
+        group = await owning_all(server, is_new=False, process_id=2)
+        await group.runs()
+        described = await look(server.coordinator)
+        downtimes = [move.downtime_ms for move in described.rebalances[-1].moves]
+        assert len(downtimes) == 2
+        assert all(3_600_000 <= each < 7_200_000 for each in downtimes), downtimes
     finally:
         await server.close()
 
@@ -119,6 +162,16 @@ async def test_status_shows_failed_connectors_first_with_the_cause_before_the_at
     assert (unknown.code, unknown.err) == (
         3, "connectgroup: connector nosuch does not exist; connectors of this group: c\n"
     )  # fmt: skip
+
+
+async def test_restart_of_what_has_failed_includes_a_task_that_has_stalled(group: Group) -> None:
+    """``status`` lists it as failed; it processes nothing either."""
+    await group.runs()
+    nothing = await group("connectors", "restart", "c", "--include-tasks", "--only-failed")
+    assert nothing.out == "connector c: nothing restarted: nothing has failed\n"
+    await ask(group.coordinator, beat("a", group.epoch, statuses=(group.status(0, UnitState.STALLED, "no poll"),)))
+    done = await group("connectors", "restart", "c", "--include-tasks", "--only-failed")
+    assert (done.code, done.out) == (0, "connector c: restarting c-0\n")
 
 
 async def test_check_has_exit_codes_for_monitors(group: Group) -> None:

@@ -134,6 +134,26 @@ def test_downtime_is_counted_from_the_last_sign_of_life_of_the_owner(how: str) -
     assert (last.moved, last.max_handover_ms) == (2, silent_ms + 120)
 
 
+@pytest.mark.parametrize("is_heard", [False, True])
+def test_member_that_ended_with_the_coordinator_is_down_since_then(is_heard: bool) -> None:
+    """The next coordinator has never heard it, and counts from the last sign of life of the one before."""
+    fixed = FixedAssignor()
+    scene = Scene.stable(settings(fixed), epoch=10, connectors={"foo": 1}, members={"m1": tasks(foo=[-1, 0]), "m2": ()})
+    fixed.target = {"m2": tasks(foo=[-1, 0])}
+    scene.group.unheard = {"m1": scene.now_ms - 60_000, "m2": scene.now_ms - 60_000}
+    scene.heartbeat("m2", 10)
+    if is_heard:
+        scene.heartbeat("m1", 10)
+    session_ms = settings(fixed).session_timeout_ms
+    scene.now_ms += session_ms
+    scene.expire(TimerKind.SESSION, "m1")
+    scene.now_ms += 120
+    scene.heartbeat("m2", 10)
+    last = scene.group.latest_rebalance
+    assert last is not None
+    assert (last.moved, last.max_handover_ms) == (2, (0 if is_heard else 60_000) + session_ms + 120)
+
+
 def status(unit: str, epoch: int, state: UnitState) -> tuple[TaskStatus, ...]:
     name, _, task = unit.rpartition("-")
     return (TaskStatus(connector=name, task=int(task), owner_epoch=epoch, state=state),)

@@ -316,6 +316,8 @@ def step(
         outcome = process_ended(ConnectDraft(group, now_ms), what, settings)
     else:
         outcome = handle(group, what, now_ms, settings, client=client)
+        if isinstance(what, HeartbeatRequest) and group.unheard and not getattr(outcome.response, "error_code", 0):
+            group.unheard.pop(what.member_id, None)
     if key is not None:
         group.keep(key, outcome)
     records, timers = list(outcome.records), list(outcome.timers)

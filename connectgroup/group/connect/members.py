@@ -272,7 +272,7 @@ def remove_member(
 
 def session_timed_out(draft: ConnectDraft, member_id: str, settings: GroupSettings) -> Outcome[None]:
     """No heartbeat within the session timeout. The timer of a removed member does nothing (KAFKA-8896)."""
-    draft.silent_ms = settings.session_timeout_ms
+    draft.silent_ms = _silent_ms(draft, member_id, settings.session_timeout_ms)
     silence = f"{settings.session_timeout_ms} ms"
     left = draft.group.current(member_id).temporarily_left
     why = f"did not return within {silence}" if left else f"was silent for {silence}"
@@ -292,7 +292,13 @@ def process_ended(draft: ConnectDraft, ended: ProcessEnded, settings: GroupSetti
     kept_by_session = member.instance_id is not None and not settings.scheduled_delay_ms
     if kept_by_session or group.current(ended.member_id).temporarily_left:
         return Outcome(response=None)
+    draft.silent_ms = _silent_ms(draft, ended.member_id, 0)
     return _remove_lost(draft, ended.member_id, "ended without leaving the group", settings)
+
+
+def _silent_ms(draft: ConnectDraft, member_id: str, known_ms: int) -> int:
+    """For how long a member has sent no heartbeat; ``known_ms``: to this coordinator, which may have started since."""
+    return max(known_ms, draft.now_ms - draft.group.unheard.get(member_id, draft.now_ms))
 
 
 def rebalance_timed_out(draft: ConnectDraft, member_id: str, settings: GroupSettings) -> Outcome[None]:

@@ -132,6 +132,9 @@ class ConnectGroupState(GroupState[MemberRecord, Unit]):
         # When the session of a temporarily left member ends, for descriptions. ``step`` sets it; session timers start
         # anew after a load.
         self.kept_until_ms: dict[str, int] = {}
+        # Members that have sent nothing since the coordinator started, with the time at which the one before it was
+        # last alive: they may have ended with it. Removed by their first heartbeat.
+        self.unheard: dict[str, int] = {}
         # What SyncGroup returns to a member of the classic protocol: the response to its last JoinGroup
         # (``classic_members``). Removed with the member.
         self.sync_responses: dict[str, HeartbeatResponse] = {}
@@ -264,6 +267,7 @@ class ConnectGroupState(GroupState[MemberRecord, Unit]):
                 self._note_moves(key.name, NOTHING, self.clock_ms - self.silent_ms)
             case Kind.MEMBER:
                 self.kept_until_ms.pop(key.name, None)
+                self.unheard.pop(key.name, None)
                 self.sync_responses.pop(key.name, None)
             case Kind.CONNECTOR:
                 self._replace_connector(key.name, None)

@@ -35,12 +35,14 @@ class LockFile:
     Attributes:
         left_by: the last text that the previous holder wrote, without its mark.
         mark: the last mark that was written.
+        last_alive_ms: when the file was last written or touched before ``acquire``: its holder was alive then.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.left_by = self._doing = ""
         self.mark = Mark()
+        self.last_alive_ms = 0
         self._descriptor = -1
 
     def acquire(self, what: Path) -> None:
@@ -62,10 +64,19 @@ class LockFile:
                 raise LogError(f"{what}: its lock file {self.path} cannot be locked: {error.strerror}") from error
             raise LogError(f"{what}: in use by process {holder or 'unknown'}; allowed: one process at a time") from None
         self._descriptor = descriptor
+        self.last_alive_ms = os.fstat(descriptor).st_mtime_ns // 1_000_000
         words = os.pread(descriptor, 64, 0).decode("ascii", "replace").split()
         self.left_by, numbers = " ".join(words[:2]), words[2:]
         if len(numbers) == 2 and all(each.isascii() and each.isdigit() for each in numbers):
             self.mark = Mark(*map(int, numbers))
+
+    def touch(self) -> None:
+        """Show the next holder that this one is alive: a killed process cannot say when it ended.
+
+        Raises:
+            OSError: the times of the file cannot be changed.
+        """
+        os.utime(self._descriptor)
 
     def note(self, mark: Mark) -> None:
         """Write a mark, after its records are durable; the mark itself is not synced.

@@ -52,7 +52,7 @@ class SqliteLog(Log):
         self._compact_after, self._restored = compact_after, restored
         self._store: Store | None = None
         self._thread: ThreadPoolExecutor | None = None
-        self._epoch = 0
+        self._epoch = self.last_alive_ms = 0
         self._queue = BatchQueue(
             str(path),
             write=lambda batches: self._run(Store.append, batches),
@@ -75,6 +75,9 @@ class SqliteLog(Log):
     async def check_writable(self) -> None:
         await self._run(Store.check_writable)
 
+    async def show_alive(self) -> None:
+        await self._run(Store.show_alive)
+
     async def compact(self) -> int:
         await self._queue.flush()
         return await self._run(Store.compact)
@@ -94,7 +97,7 @@ class SqliteLog(Log):
             thread.submit(store.close)
             thread.shutdown(wait=False)
             raise
-        self._store, self._thread = store, thread
+        self._store, self._thread, self.last_alive_ms = store, thread, store.last_alive_ms
 
     async def close(self) -> None:
         if self._store is None or self._thread is None:

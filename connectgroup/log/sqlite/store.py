@@ -146,6 +146,15 @@ class Store:
         self._connection: sqlite3.Connection | None = None
         self._epoch = 0
 
+    @property
+    def last_alive_ms(self) -> int:
+        """See ``log.base.SignsOfLife``."""
+        return self._lock.last_alive_ms
+
+    def show_alive(self) -> None:
+        with suppress(OSError):
+            self._lock.touch()
+
     def append(self, batches: Sequence[Sequence[EncodedRecord]]) -> list[str]:
         """Write the batches in one transaction; return the groups that are due for ``compact``."""
         if not any(batches):

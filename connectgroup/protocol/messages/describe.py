@@ -154,6 +154,11 @@ class DescribedUnit:
     fenced: bool = False
 
     @property
+    def has_failed(self) -> bool:
+        """Whether it processes nothing for an error: it is FAILED or STALLED. Its worker may try again."""
+        return self.state in ("FAILED", "STALLED")
+
+    @property
     def has_failed_for_good(self) -> bool:
         """Whether it is FAILED, and its worker does not try again."""
         return self.state == "FAILED" and not self.message.startswith(RETRYING)
