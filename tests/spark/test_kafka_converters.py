@@ -63,7 +63,9 @@ def test_converters_write_what_they_read_and_headers_arrive(kafka: str, table: B
     }
     table.config = lambda **_: {"trigger.ms": "50", **settings}  # type: ignore[method-assign]
     run = table.start(1)
-    run.wait(lambda: sum(run.rows) == 1)
+    producer.produce(origin, None, key)
+    assert producer.flush(30) == 0
+    run.wait(lambda: sum(run.rows) == 2)
     assert {topic for batch in run.batches for topic in batch.topics} == {origin, target}
     consumer = Consumer({"bootstrap.servers": kafka, "group.id": uuid.uuid4().hex})
     consumer.assign([TopicPartition(target, 0, OFFSET_BEGINNING)])
@@ -73,11 +75,15 @@ def test_converters_write_what_they_read_and_headers_arrive(kafka: str, table: B
     assert isinstance(found, bytes)
     assert json.loads(found) == {"schema": schema, "payload": payload}
     assert (message.key(), message.headers()) == (b"k", [("h", b"\xff"), ("h", b"2"), ("none", None)])
+    while (tombstone := consumer.poll(30)) is not None and tombstone.error():
+        pass
+    assert tombstone is not None
+    assert (tombstone.key(), tombstone.value()) == (b"k", None), "a value of nulls would not delete the key"
     consumer.close()
     producer.produce(origin, '{"id": 8}', key)
     assert producer.flush(30) == 0
     assert str(run.failure()) == (
-        f"{origin}-0, offset 1: the value is not an object of schema and payload; allowed: what JsonConverter writes"
+        f"{origin}-0, offset 2: the value is not an object of schema and payload; allowed: what JsonConverter writes"
         " with schemas, or value.converter.schemas.enable=false"
     )
 

@@ -215,7 +215,7 @@ def test_hoist_extract_and_flatten_leave_record_metadata_alone(spark: None) -> N
         "transforms.insert.offset.field": "position",
     }
     assert run(chain, RECORDS, RECORD, METADATA)[0] == {
-        "all_value": "v",
+        "all": "v",
         "key": "k",
         "topic": "orders",
         "partition": 1,
@@ -225,7 +225,17 @@ def test_hoist_extract_and_flatten_leave_record_metadata_alone(spark: None) -> N
     }
     hoisted = {"transforms": "h,x", "transforms.h.type": "HoistField", "transforms.h.field": "all"}
     extract = {"transforms.x.type": "ExtractField", "transforms.x.field": "all"}
-    assert set(run(hoisted | extract, RECORDS, RECORD, METADATA)[0]) == {"value"} | METADATA
+    assert set(run(hoisted | extract, RECORDS, RECORD, METADATA)[0]) == {"all"} | METADATA
+    two = RECORD.replace("value STRING", "a STRING, value STRUCT<b: INT>")
+    rows = [(key, value, (1,), *more) for key, value, *more in RECORDS]
+    assert run(hoisted | {"transforms": "h"}, rows, two, METADATA)[0]["all"] == {"a": "v", "value": {"b": 1}}
+
+
+@pytest.mark.parametrize("value", ["v", None])
+def test_hoisted_value_that_is_no_object_is_the_field_itself(spark: None, value: str | None) -> None:
+    """Kafka Connect's makes {"line": "v"} of a text, and {"line": null} of a record without a value."""
+    (row,) = run({"type": "HoistField", "field": "line"}, [("k", value)], "key STRING, value STRING", METADATA)
+    assert row == {"line": value, "key": "k"}
 
 
 def test_routers_rename_the_topic(spark: None) -> None:

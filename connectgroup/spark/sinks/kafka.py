@@ -120,13 +120,14 @@ class KafkaSinkSettings(ConverterSettings):
 class KafkaSink(DeadLetterSink):
     """Writes each row as a record, in transactions that contain the offsets. The record's value is a JSON object of all
     columns, or a single column ``value`` as it is; the columns of ``sink.metadata`` are the record's key, topic,
-    timestamp and headers instead. A record from Kafka keeps its timestamp, unless the topic has its own
-    (``message.timestamp.type``); of other times, a fraction of a millisecond is cut off. Numbers that JSON does not
-    have are the texts NaN, Infinity and -Infinity. A value that its field in an Avro schema would change (2147483648 as
-    an int, a fraction of a millisecond, null without a union) is an error or, with ``errors.tolerance=all``, a dead
-    letter; so is a timestamp with such a fraction with JsonConverter, which writes its milliseconds. The key chooses
-    the partition as in Kafka's Java clients (``partitioner`` in ``sink.client``: another way). A connector that would
-    write to a topic that it reads, on the same cluster, is rejected.
+    timestamp and headers instead. A row with a key whose fields are all null is a record without a value (a tombstone).
+    A record from Kafka keeps its timestamp, unless the topic has its own (``message.timestamp.type``); of other times,
+    a fraction of a millisecond is cut off. Numbers that JSON does not have are the texts NaN, Infinity and -Infinity. A
+    value that its field in an Avro schema would change (2147483648 as an int, a fraction of a millisecond, null without
+    a union) is an error or, with ``errors.tolerance=all``, a dead letter; so is a timestamp with such a fraction with
+    JsonConverter, which writes its milliseconds. The key chooses the partition as in Kafka's Java clients
+    (``partitioner`` in ``sink.client``: another way). A connector that would write to a topic that it reads, on the
+    same cluster, is rejected.
 
     The columns of ``sink.metadata`` are the record's own: a key that is a struct is written as JSON, ``timestamp`` is
     the record's time, ``headers`` is an array of structs of key and value, or a map. If the only other column is
@@ -395,17 +396,25 @@ class KafkaSink(DeadLetterSink):
 
     def _encoded(self, rows: pa.Table, name: str, form: Form, schemas: bool) -> Iterator[Any]:
         """Yield the keys or the values of the records."""
-        if form == "avro":
-            assert self._avro is not None
-            return map(self._avro.encode, rows.select(self._values).to_pylist())
-        if name in self._metadata or self._values == [name]:
+        if form != "avro" and (name in self._metadata or self._values == [name]):
             return map(encoder(rows.schema.field(name).type, form, schemas=schemas), rows[name].to_pylist())
         if name == "key":
             return repeat(None, rows.num_rows)
         import pyarrow as pa
 
         chosen = rows.select(self._values)
-        return map(encoder(pa.struct(chosen.schema), form, schemas=schemas, optional=False), chosen.to_pylist())
+        if form == "avro":
+            assert self._avro is not None
+            encode: Callable[[Any], Any] = self._avro.encode
+        else:
+            encode = encoder(pa.struct(chosen.schema), form, schemas=schemas, optional=False)
+        keys = rows["key"].to_pylist() if "key" in self._metadata else repeat(None, rows.num_rows)
+        # With a key and without any field: the source ``kafka`` reads a tombstone so. An object of nulls in its place
+        # would be another value of the key, which the topic keeps for ever.
+        return (
+            encode(row) if key is None or any(value is not None for value in row.values()) else None
+            for key, row in zip(keys, chosen.to_pylist(), strict=True)
+        )
 
     def _transactional(self, transactional_id: str) -> Producer:
         """Return a producer that has fenced every earlier one with its id."""

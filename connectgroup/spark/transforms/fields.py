@@ -218,7 +218,7 @@ class OneFieldSettings(PluginSettings):
 
 
 class HoistField(RowTransform):
-    """Wraps the whole value in one field of type struct."""
+    """Wraps the whole value in one field: a struct of all columns, or a single column ``value`` as it is."""
 
     Settings = OneFieldSettings
 
@@ -227,13 +227,18 @@ class HoistField(RowTransform):
 
         value = unchanged(frame)
         columns = {name: value.pop(name) for name in frame.columns if name in self.place.metadata}
-        hoisted = F.struct(*(column.alias(name) for name, column in value.items()))
+        # A record of Kafka, or a line, that is no object: the value itself, as the sink ``kafka`` writes it.
+        is_whole = list(value) == ["value"]
+        hoisted = value["value"] if is_whole else F.struct(*(column.alias(name) for name, column in value.items()))
         add(columns, self.settings.field, hoisted, f"{self.place.prefix}field")
         return {self.settings.field: columns.pop(self.settings.field)} | columns
 
 
 class ExtractField(RowTransform):
-    """Replaces the value by one of its fields: a struct by its fields, any other field by a column of its name."""
+    """Replaces the value by one of its fields: a struct by its fields, any other field by a column of its name. The
+    sink ``kafka`` writes that as an object of one field; Kafka Connect's would write what the field has, as of a single
+    column ``value``, to which ReplaceField renames it.
+    """
 
     Settings = OneFieldSettings
 
