@@ -930,6 +930,28 @@ async def test_unreachable_server_is_distinguished_from_one_that_refuses(postgre
         assert not isinstance(error.value, LogAway)
 
 
+@pytest.mark.parametrize(("code", "is_away"), [("57P03", True), ("53300", True), ("3D000", False)])
+async def test_server_of_another_language_that_is_not_ready_is_waited_for(code: str, is_away: bool) -> None:
+    """As one with ``lc_messages = ru_RU`` that starts: libpq has only the text of its error."""
+    fields = f"SВАЖНО\0VFATAL\0C{code}\0Mсистема баз данных запускается\0\0".encode()
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while request := await reader.read(1_000):
+            if len(request) == 8:  # for TLS
+                writer.write(b"N")
+                continue
+            writer.write(b"E" + (len(fields) + 4).to_bytes(4, "big") + fields)
+            break
+        writer.close()
+
+    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        log, _ = log_at(f"postgresql://test@127.0.0.1:{port}/postgres")
+        with pytest.raises(LogError, match=r"ВАЖНО: .*запускается") as error:
+            await log.connect()
+        assert isinstance(error.value, LogAway) == is_away
+
+
 async def test_tables_of_other_software_are_refused(database: str) -> None:
     async with opened(log_at(database)[0]):
         pass

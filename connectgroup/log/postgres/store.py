@@ -29,7 +29,7 @@ from urllib.parse import SplitResult, parse_qsl, urlencode
 from ...errors import ConfigError, LogError
 from ...protocol.units import printable
 from ..base import NONE_STOOD_BY, REGISTER_S, Candidate, Log, LogAway, LogNotWritable, Ownership
-from ..leased import LeasedLog, LeasedStore, OwnerRow
+from ..leased import ANSWER_S, LeasedLog, LeasedStore, OwnerRow
 from ..registry import check_parameters
 from ..rows import Sums, Values
 
@@ -269,11 +269,17 @@ _NOT_READY: Final = (
     "too many connections", "remaining connection slots",
 )  # fmt: skip
 
+_NOT_READY_CODES: Final = ("57P03", "53300")
+"""The SQLSTATE codes of these: cannot_connect_now, too_many_connections."""
+
 _NONE_FROM_PROXY: Final = (
     "server_login_retry", "no more connections allowed", "query_wait_timeout",
     "pgbouncer cannot connect to server",  # of older versions
 )  # fmt: skip
 """What PgBouncer responds to a client, or to its first statement, while it has no connection to the server for it."""
+
+_PROTOCOL: Final = (3 << 16).to_bytes(4, "big")
+"""Version 3.0, which every supported server speaks."""
 
 _UNKNOWN_OUTCOME: Final = ("08", "40003", "57P", "58", "XX")
 """Beginnings of the SQLSTATE codes after which a statement may have been committed. A server that reports one of them
@@ -344,7 +350,8 @@ class PostgresStore(LeasedStore):
         try:
             (found,) = await self._run(self._lease, _CHECKS, schema=self._schema, owners=_OWNERS)
         except LogError as error:
-            if error.__cause__ is not None and _is_away(error.__cause__):
+            cause = error.__cause__
+            if cause is not None and (_is_away(cause) or await _refusal_of(cause) in _NOT_READY_CODES):
                 raise LogAway(str(error)) from error
             raise
         version, is_standby, synchronous, is_replicated, fsync, full_pages, user, may_create, schema, count, *rights = (
@@ -704,7 +711,7 @@ def _is_away(error: BaseException) -> bool:
     """Whether an attempt to connect has found no server that is ready.
 
     A server that refuses this user, its password or the database is there. libpq has only texts for these errors; the
-    strings of the system are not translated in a Python process.
+    strings of the system are not translated in a Python process, those of the server may be: ``_refusal_of``.
     """
     text = str(error)
     if any(each in text for each in _NONE_FROM_PROXY):
@@ -712,6 +719,36 @@ def _is_away(error: BaseException) -> bool:
     if "FATAL" in text:
         return any(each in text for each in _NOT_READY)
     return any(each in text for each in _NO_SERVER)
+
+
+async def _refusal_of(error: BaseException) -> str:
+    """The SQLSTATE with which a server refuses every client, whoever it is; empty: it does not.
+
+    Args:
+        error: of an attempt to connect: libpq has only its text, in the language of the server (``lc_messages``).
+    """
+    attempt = getattr(error, "pgconn", None)
+    if attempt is None or getattr(error, "sqlstate", None) is not None or not attempt.port.isdigit():
+        return ""
+    host, port = os.fsdecode(attempt.hostaddr or attempt.host), int(attempt.port)
+    request = _PROTOCOL + b"user\0connectgroup\0\0"  # in plain text: not the user of the log
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            if host.startswith("/"):
+                reader, writer = await asyncio.open_unix_connection(f"{host}/.s.PGSQL.{port}")
+            else:
+                reader, writer = await asyncio.open_connection(host, port)
+            try:
+                writer.write((len(request) + 4).to_bytes(4, "big") + request)
+                if await reader.readexactly(1) != b"E":
+                    return ""
+                size = int.from_bytes(await reader.readexactly(4), "big")
+                fields = (await reader.readexactly(min(size, 1 << 15) - 4)).split(b"\0")
+            finally:
+                writer.close()
+    except (OSError, EOFError, ValueError):  # a TimeoutError is an OSError
+        return ""
+    return next((field[1:].decode(errors="replace") for field in fields if field[:1] == b"C"), "")
 
 
 def _reason(error: Exception) -> str:
