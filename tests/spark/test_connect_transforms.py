@@ -240,7 +240,7 @@ def test_casts_are_those_of_kafka_connect(spark: None, theirs: Theirs, source: s
     config = {"spec": f"x:{target}"}
     compare("Cast", config, source, [text for text in texts if text not in listed], theirs)
     for text in listed[:1]:
-        with pytest.raises(Exception, match="CAST"):
+        with pytest.raises(Exception, match=r"CAST|is no boolean"):
             ours("Cast", config, [(value_of(source, text),)], f"x {TYPES[source]}")
 
 

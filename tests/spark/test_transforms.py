@@ -116,6 +116,16 @@ def test_names_may_be_exchanged_and_dropped_names_used_again(spark: None) -> Non
     assert run({"type": "ReplaceField", "exclude": "name,at,amount", "renames": "id:name"})[0] == {"name": 1}
 
 
+@pytest.mark.parametrize("text", ["yes", "1", "", " true", "no"])
+def test_cast_of_a_text_that_is_no_boolean_is_an_error(spark: None, text: str) -> None:
+    """Spark would make true of yes and 1, Kafka Connect false."""
+    settings = {"type": "Cast", "spec": "a:boolean"}
+    values = [row["a"] for row in run(settings, [("true",), ("FALSE",), (None,)], "a STRING")]
+    assert values == [True, False, None]
+    with pytest.raises(Exception, match=f"{text} is no boolean; allowed: true, false"):
+        run(settings, [(text,)], "a STRING")
+
+
 @pytest.mark.parametrize(
     ("schema", "spec", "good", "bad"),
     [

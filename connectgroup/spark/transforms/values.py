@@ -37,9 +37,9 @@ class CastSettings(PluginSettings):
 
 class Cast(RowTransform):
     """Casts fields. A value that cannot be cast is an error, never a null; so is a number that the type does not hold,
-    which Kafka Connect's makes another one of. Whole numbers have no fraction: it is cut off, as there. A timestamp is
-    a number of milliseconds, a date one of days; their texts are Spark's (``2024-02-29 12:30:01.5``):
-    TimestampConverter has a format.
+    which Kafka Connect's makes another one of, and a text as boolean that is not true or false. Whole numbers have no
+    fraction: it is cut off, as there. A timestamp is a number of milliseconds, a date one of days; their texts are
+    Spark's (``2024-02-29 12:30:01.5``): TimestampConverter has a format.
     """
 
     Settings = CastSettings
@@ -62,10 +62,16 @@ class Cast(RowTransform):
 
 
 def _cast(column: Column, found: T.DataType, kind: str) -> Column:
-    """Cast a value. A number that Spark would make 0 or infinite is an error."""
+    """Cast a value. A number that Spark would make 0 or infinite is an error; so is a text as boolean that is neither
+    true nor false: Spark has yes and 1 for true, Kafka Connect for false.
+    """
     from pyspark.sql import functions as F, types as T
 
     cast = column.cast(_SPARK_TYPES[kind])
+    if kind == "boolean" and isinstance(found, T.StringType):
+        is_boolean = column.isNull() | F.lower(column).isin("true", "false")
+        wrong = F.concat(column, F.lit(" is no boolean; allowed: true, false"))
+        return F.when(is_boolean, cast).otherwise(F.raise_error(wrong).cast("boolean"))
     if not kind.startswith("float"):
         return cast
     if isinstance(found, T.StringType):
