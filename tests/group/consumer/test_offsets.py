@@ -157,6 +157,11 @@ def test_invalid_commits_are_rejected_each_by_itself() -> None:
     assert offsets(group, fetch()) == {1: 5}
 
 
+@pytest.mark.parametrize(("partitions", "expected"), [((8, 9), [3, 3]), ((8, 0), [3, UNKNOWN]), ((), [])])
+def test_sender_matters_if_any_partition_of_a_commit_exists(partitions: tuple[int, ...], expected: list[int]) -> None:
+    assert codes(at_epoch_4(), commit("x", 4, *partitions)) == expected
+
+
 def test_group_is_deleted_with_its_offsets() -> None:
     group = at_epoch_4()
     delete = DeleteRequest(group_ids=(GROUP,))
