@@ -12,10 +12,10 @@ from collections.abc import Iterator, Sequence, Set as AbstractSet
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from itertools import zip_longest
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..assign.placement import NO_PLACEMENT, Placement, needed_plugins, placement_of
-from ..errors import ConfigError, NameNotFound
+from ..errors import ConfigError, GroupAuthorizationFailed, NameNotFound
 from ..protocol.messages.common import config_of, each_unit, units_of
 from ..protocol.messages.describe import (
     KEPT,
@@ -29,6 +29,9 @@ from ..protocol.messages.describe import (
     Rebalance,
 )
 from ..protocol.units import CONNECTOR, Unit, printable, show
+
+if TYPE_CHECKING:
+    from ..client.admin import Admin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,6 +175,18 @@ def downtimes_ms(group: DescribedGroup) -> dict[Unit, int]:
         # Not of an earlier one: only the longest moves of a rebalance are kept.
         if unit in owned and epoch >= owned[unit].owner_epoch and move.target == owned[unit].member_id
     }
+
+
+async def downtimes_of(admin: Admin, group_id: str, connectors: Sequence[DescribedConnector]) -> dict[Unit, int]:
+    """See ``downtimes_ms``, of connectors that are described without the rebalances of their group.
+
+    Empty for a user who may not describe the group itself.
+    """
+    try:
+        group = await admin.describe(group_id, connectors=())
+    except GroupAuthorizationFailed:
+        return {}
+    return downtimes_ms(replace(group, connectors=tuple(connectors)))
 
 
 def rebalance_json(rebalance: Rebalance) -> dict[str, Any]:

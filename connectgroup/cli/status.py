@@ -7,10 +7,11 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from ..analysis.explain import downtimes_of
 from ..errors import ConnectGroupError, ConnectorNotFound
 from ..protocol.messages.common import config_of
 from ..protocol.messages.describe import DescribedConnector, DescribedGroup, DescribedUnit
@@ -71,8 +72,9 @@ async def show_status(options: argparse.Namespace) -> int:
             return 0
         if not names:
             _print_overview(group, options.names)
+        downtimes = await downtimes_of(admin, options.group, group.connectors) if names else {}
         for connector in group.connectors if names else ():
-            _print_connector(connector, options.names)
+            _print_connector(connector, downtimes, options.names)
         return 0
 
     if options.watch is not None and (options.check or options.json):
@@ -268,9 +270,9 @@ MEASURED: Final = ("ROWS", "ROWS/S", "LAG", "ERRORS", "LAST RECORD", "LAST POLL"
 """The columns with the numbers of a task."""
 
 
-def _print_connector(connector: DescribedConnector, names: OptionNames) -> None:
+def _print_connector(connector: DescribedConnector, downtimes: Mapping[Unit, int], names: OptionNames) -> None:
     print(f"connector {printable(connector.connector)}: {_state_and_wanted(connector)}, version {connector.version}")
-    _print_units(connector)
+    _print_units(connector, downtimes)
     for unit in connector.units:
         if unit.message:
             print_line(f"{Unit(connector.connector, unit.task)}: {names.in_text(unit.message)}")
@@ -278,15 +280,18 @@ def _print_connector(connector: DescribedConnector, names: OptionNames) -> None:
             print_line(f"{Unit(connector.connector, unit.task)}: {letters}")
 
 
-def _print_units(connector: DescribedConnector) -> None:
-    # Tasks of connectors without records have no numbers: then the columns are left out.
+def _print_units(connector: DescribedConnector, downtimes: Mapping[Unit, int]) -> None:
+    # Tasks of connectors without records have no numbers, and those that have not moved no downtime: then the columns
+    # are left out.
     measured = any(unit.numbers is not None for unit in connector.units)
+    moved = {unit.task: f"{ms} ms" for unit, ms in downtimes.items() if unit.connector == connector.connector}
     print_table(
-        ("UNIT", "STATE", "WORKER", "OWNER EPOCH", *(MEASURED if measured else ())),
+        ("UNIT", "STATE", "WORKER", "OWNER EPOCH", *(("DOWNTIME",) if moved else ()), *(MEASURED if measured else ())),
         [
             (
                 *(Unit(connector.connector, unit.task), unit.state, unit.member_id or "-"),
                 max(unit.owner_epoch, 0) or "-",
+                *((moved.get(unit.task, "-"),) if moved else ()),
                 *(_numbers(unit) if measured else ()),
             )
             for unit in failed_first(connector.units)
@@ -309,8 +314,9 @@ async def describe_connector(options: argparse.Namespace) -> int:
     """All of one connector: what has failed first, then its tasks, events and configuration."""
     async with connected(options) as admin:
         connector = await admin.describe_connector(options.group, options.name, history_points=60, events=True)
+        downtimes = await downtimes_of(admin, options.group, [connector])
     if options.json:
-        print_json(connector_description(connector))
+        print_json(connector_description(connector, downtimes))
         return 0
     config, name = config_of(connector.config), connector.connector
     print(f"connector {printable(name)}: {_state_and_wanted(connector)}, version {connector.version}")
@@ -319,7 +325,7 @@ async def describe_connector(options: argparse.Namespace) -> int:
     for line in _numbers_lines(connector):
         print_line(line)
     print()
-    _print_units(connector)
+    _print_units(connector, downtimes)
     for unit in connector.units:
         if unit.numbers is not None and (letters := dead_letters_text(unit.numbers)):
             print(f"{Unit(name, unit.task)}: {printable(letters, limit=1_000)}")

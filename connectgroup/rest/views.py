@@ -6,7 +6,7 @@ UNASSIGNED there; ``GET /groups/{group}`` shows the state as it is.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -130,10 +130,13 @@ def cause_of(unit: DescribedUnit) -> tuple[str, str]:
     return (cause, attempt) if found else (attempt, "")
 
 
-def connector_description(connector: DescribedConnector) -> dict[str, Any]:
+def connector_description(connector: DescribedConnector, downtimes: Mapping[Unit, int]) -> dict[str, Any]:
     """All of one connector: ``connectors describe --json``, and ``GET /groups/{group}/connectors/{name}``.
 
     Failed units come first. Events are in the order in which they happened; times are milliseconds since 1970.
+
+    Args:
+        downtimes: see ``explain.downtimes_of``.
     """
     return {
         "name": connector.connector,
@@ -150,6 +153,7 @@ def connector_description(connector: DescribedConnector) -> dict[str, Any]:
                 "owner_epoch": unit.owner_epoch,
                 "cause": cause_of(unit)[0],
                 "attempt": cause_of(unit)[1],
+                "downtime_ms": downtimes.get(Unit(connector.connector, unit.task)),  # as in ``group_description``
                 **progress_of(unit),
             }
             for unit in failed_first(connector.units)

@@ -31,6 +31,9 @@ async def test_rebalances_name_cause_assignor_and_the_downtime_of_each_move(tmp_
         moved = await group.groups("explain", "--task", task)
         described = await group.groups("describe")
         described_json = json.loads((await group.groups("describe", "--json")).out)
+        where = ("--group", GROUP, "--coordinator", group.server.address)
+        of_connector = [await command("connectors", each, "c", *where) for each in ("describe", "status")]
+        of_connector_json = json.loads((await command("connectors", "describe", "c", "--json", *where)).out)
     joined = next(line for line in done.lines if "b joined" in line)
     assert joined.endswith("computed by a with balanced"), done.out
     assert "2 moved, maximum downtime " in joined
@@ -51,6 +54,10 @@ async def test_rebalances_name_cause_assignor_and_the_downtime_of_each_move(tmp_
     units = {unit["task"]: unit["downtime_ms"] for unit in described_json["connectors"][0]["units"]}
     assert units[int(task.removeprefix("c-"))] == int(explained_ms)
     assert list(units.values()).count(None) == 3
+    assert {unit["task"]: unit["downtime_ms"] for unit in of_connector_json["units"]} == units
+    for each in of_connector:
+        assert "  OWNER EPOCH  DOWNTIME" in each.out
+        assert [line.split()[-2:] for line in each.lines if line.startswith(f"{task} ")] == [[explained_ms, "ms"]]
     assert CANARY not in done.out + as_json.out + moved.out
 
 

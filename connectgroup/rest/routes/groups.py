@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
+from ...analysis.explain import downtimes_of
 from ...client.admin import Admin
 from ...protocol.units import printable
 from .. import views
@@ -107,7 +108,8 @@ async def describe_connector(request: Request) -> Response:
     group, name = request.path_params["group"], request.path_params["name"]
     admin = request.state.context.admin
     connector = await admin.describe_connector(group, name, history_points=MAX_POINTS, events=True)
-    return await json_response(len(connector.units), views.connector_description, connector)
+    downtimes = await downtimes_of(admin, group, [connector])
+    return await json_response(len(connector.units), views.connector_description, connector, downtimes)
 
 
 async def history(request: Request) -> Response:
