@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import datetime
 import json
 import math
@@ -448,6 +449,80 @@ def test_files_of_spark_are_read_without_a_schema(tmp_path: Path, spark: None) -
     )
     for row, found in zip(rows, frame.toArrow().to_pylist(), strict=True):
         assert {name: row[name] for name in found} == found
+
+
+INTERVALS = (
+    "UEFSMRUAFSQVKCwVBhUAFQYVBgAAEkQCAAAABgEBAAAAAgAAAAMAAAAVABV6FUosFQYVABUGFQYAAD0YIQAAAEEFAHYBAFwBAAAAAgAAALwL"
+    "AAAOAAAAAAAAAAAAAAAVAhk8NQAYDWR1Y2tkYl9zY2hlbWEVBAAVAiUCGAJpZCUiABUOFRgVAhgBaSUqABYGGRwZLCYAHBUCGRUAGRgCaWQV"
+    "AhYGFkYWSiYIPBgEAwAAABgEAQAAABYAKAQDAAAAGAQBAAAAEREAGRwVABUAFQIAAAAmABwVDhkVABkYAWkVAhYGFpwBFmwmUkkcFQAVABUC"
+    "AAAAFuIBFgYmCBa2AQAZHBgcZHVja2RiLmludGVydmFsX2Jsb29tX2ZpbHRlchgNbm9ybWFsaXplZC12MQAYKER1Y2tEQiB2ZXJzaW9uIHYy"
+    "LjAuMSAoYnVpbGQgOGQ3ODExNGU5MCkZLBwAABwAAAAFAQAAUEFSMQ=="
+)
+"""A file of DuckDB 2.0 in base64: ids 1 to 3, and an interval of one month, two days and 3.004 s, null, 14 months."""
+
+
+def test_intervals_are_texts_and_not_their_bytes(tmp_path: Path) -> None:
+    """Bytes that are UTF-8 by chance would be a text of control characters."""
+    (tmp_path / "a.parquet").write_bytes(base64.b64decode(INTERVALS))
+    assert [row["i"] for row in Reader(tmp_path).read()] == ["P1M2DT3.004S", None, "P14M0DT0.000S"]
+
+
+DAYS = [
+    "0001-01-01",
+    "0001-01-03",
+    "0200-02-28",
+    "0999-12-31",
+    "1200-02-29",
+    "1500-02-28",
+    "1500-03-01",
+    "1582-10-04",
+    "1582-10-15",
+    "1969-12-31",
+    "2024-02-29",
+]
+
+
+@pytest.mark.parametrize("mode", ["LEGACY", "CORRECTED"])
+def test_dates_of_the_julian_calendar_are_those_that_spark_has_written(tmp_path: Path, spark: None, mode: str) -> None:
+    """Spark before 3.0 wrote the days of that calendar, in which 0001-01-01 is two days earlier."""
+    from connectgroup.spark.session import spark_session
+
+    session = spark_session().newSession()
+    session.conf.set("spark.sql.parquet.datetimeRebaseModeInWrite", mode)
+    rows = ", ".join(f"(DATE '{day}')" for day in DAYS)
+    session.sql(f"SELECT * FROM VALUES {rows}, (NULL) AS t(a)").coalesce(1).write.parquet(str(tmp_path / "out"))
+    found = [row["a"] and row["a"].isoformat() for row in Reader(tmp_path / "out").read()]
+    assert found == [*DAYS, None]
+
+
+def test_day_that_only_the_julian_calendar_has_is_the_next_one(tmp_path: Path) -> None:
+    """As Spark reads it."""
+    schema = pa.schema([pa.field("a", pa.date32())], {"org.apache.spark.version": "2.4.8"})
+    julian_leap_day = datetime.date(1500, 3, 10)
+    pyarrow.parquet.write_table(pa.table({"a": [julian_leap_day]}, schema), tmp_path / "a.parquet")
+    assert Reader(tmp_path).read() == [{"a": datetime.date(1500, 3, 1)}]
+
+
+@pytest.mark.parametrize("old", [False, True])
+@pytest.mark.parametrize("nested", [False, True])
+def test_timestamp_of_the_julian_calendar_is_an_error(tmp_path: Path, old: bool, nested: bool) -> None:
+    """Which moment is meant depends on the time zone of its writer."""
+    times: Any = pa.array([datetime.datetime(1582, 10, 15), datetime.datetime(2024, 1, 1), None], pa.timestamp("us"))
+    for said in ({}, {"org.apache.spark.version": "2.4.8"}):
+        for first in (0, -1):
+            values = pa.compute.add(times, pa.scalar(first, pa.duration("us")))
+            if nested:
+                values = pa.StructArray.from_arrays([values], ["at"])
+            table = pa.table({"a": values, "b": [1, 2, 3]}).replace_schema_metadata(said)
+            path = tmp_path / f"{first}{len(said)}"
+            path.mkdir()
+            pyarrow.parquet.write_table(table, path / "a.parquet", use_deprecated_int96_timestamps=old)
+            if not said or not first:
+                assert len(Reader(path).read()) == 3
+                continue
+            with pytest.raises(SourceError, match=r"a\.parquet: column a has a time before 1582-10-15 in the Julian"):
+                Reader(path).read()
+            assert Reader(path, schema="b INT").read() == [{"b": 1}, {"b": 2}, {"b": 3}]
 
 
 VALUES: Mapping[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {

@@ -93,10 +93,12 @@ class ParquetSource(DirectorySource):
     """The rows of a directory of Parquet files, each read by one task when it is complete. A slice is a file; which
     files are read is as with the source `files`, and names that do not end in .parquet are left out too. Without
     `source.schema`, columns of decimals, lists, structs, maps, times and unsigned 64-bit integers are STRING: numbers
-    as they are, nested values as JSON. Timestamps without a zone count as UTC. A value that does not fit its column
-    exactly (a text in a column of numbers, a time with nanoseconds) is an error with file and column. With
-    `errors.tolerance=all`, a row with such a value is a dead letter, and the rows of a batch of a file with other
-    columns are one; a file that is damaged or was rewritten is left out, logged and counted in the status.
+    as they are, nested values as JSON. Timestamps without a zone count as UTC. Dates before 1582-10-15 are those that
+    Spark before 3.0 has written (it counts their days in the Julian calendar, and says so in the file); such a
+    timestamp is an error. A value that does not fit its column exactly (a text in a column of numbers, a time with
+    nanoseconds) is an error with file and column. With `errors.tolerance=all`, a row with such a value is a dead
+    letter, and the rows of a batch of a file with other columns are one; a file that is damaged or was rewritten is
+    left out, logged and counted in the status.
     """
 
     Settings = ParquetSourceSettings

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import base64
+import datetime
 import json
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
 
 from ...dataplane.columns import (
     Column,
@@ -168,7 +172,7 @@ def rows_of(
     """Yield the rows ``[start, end)`` of a file as it has them, with the columns of the source that it has.
 
     Raises:
-        Misfit: the file is damaged, or has a timestamp with nanoseconds in the form INT96.
+        Misfit: the file is damaged, has a timestamp with nanoseconds in the form INT96, or one of the Julian calendar.
     """
     import pyarrow as pa
 
@@ -192,7 +196,7 @@ def rows_of(
             raise Misfit(
                 f"{path}: cannot be read ({' '.join(str(error).split())[:200]}); allowed: a complete Parquet file"
             ) from error
-        yield rows
+        yield _gregorian(path, file, _with_intervals(file, rows))
 
 
 def converted(rows: pa.Table, columns: Columns) -> pa.RecordBatch:
@@ -365,6 +369,85 @@ def _exact(rough: pa.ChunkedArray, exact: pa.ChunkedArray) -> pa.ChunkedArray:
     if pc.any(pc.and_(is_held, pc.not_equal(rest, 0))).as_py():
         raise pa.ArrowInvalid("timestamps with nanoseconds beside some of other centuries")
     return rough
+
+
+def _with_intervals(file: pyarrow.parquet.ParquetFile, rows: pa.Table) -> pa.Table:
+    """Return rows with the columns INTERVAL as texts of ISO 8601, such as P1M2DT3.004S: Arrow has their bytes."""
+    import pyarrow as pa
+
+    leaves = [file.schema.column(at) for at in range(len(file.schema))]
+    for name in {leaf.path for leaf in leaves if leaf.converted_type == "INTERVAL"}.intersection(rows.column_names):
+        texts: list[str | None] = []
+        for value in rows.column(name).to_pylist():
+            months, days, ms = (0, 0, 0) if value is None else _INTERVAL.unpack(value)
+            texts.append(None if value is None else f"P{months}M{days}DT{ms // 1000}.{ms % 1000:03}S")
+        rows = rows.set_column(rows.column_names.index(name), name, pa.chunked_array([texts], pa.string()))
+    return rows
+
+
+_INTERVAL: Final = struct.Struct("<III")
+
+
+def _gregorian(path: Path, file: pyarrow.parquet.ParquetFile, rows: pa.Table) -> pa.Table:
+    """Return rows with the dates that their writer had: Spark before 3.0, and later with its setting LEGACY, counts the
+    days before 1582-10-15 in the Julian calendar, and says so in the file.
+
+    Raises:
+        Misfit: there is such a timestamp, which also depends on the writer's time zone, or a date in a nested value.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    said = file.metadata.metadata or {}
+    version = said.get(b"org.apache.spark.version", b"4")
+    is_julian = version < b"3.0.0" or b"org.apache.spark.legacyDateTime" in said
+    is_julian_int96 = version < b"3.1.0" or b"org.apache.spark.legacyINT96" in said
+    if not is_julian and not is_julian_int96:
+        return rows
+    old = _int96_columns(file)
+    for at, name in enumerate(rows.column_names):
+        values = rows.column(at)
+        if not (is_julian_int96 if name in old else is_julian):
+            continue
+        if pa.types.is_date32(values.type):
+            rows = rows.set_column(at, name, pa.chunked_array(map(_from_julian, values.chunks), values.type))
+            continue
+        for times in times_in(values):
+            # Nanoseconds hold no such time.
+            if pa.types.is_date(times.type) or (pa.types.is_timestamp(times.type) and times.type.unit != "ns"):
+                first = pa.scalar(datetime.datetime(1582, 10, 15), times.type)
+                if pc.any(pc.less(times, first)).as_py():
+                    shown = printable(name)
+                    raise Misfit(
+                        f"{path}: column {shown} has a time before 1582-10-15 in the Julian calendar, as Spark before"
+                        f" 3.0 writes it; allowed: a file that a later one writes again, or source.schema without"
+                        f" {shown}"
+                    )
+    return rows
+
+
+def _from_julian(dates: pa.Array) -> pa.Array:
+    """Return the dates that have the year, month and day of those of the Julian calendar; 1500-02-29 is 03-01."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    days = dates.cast(pa.int32()).fill_null(0).to_numpy().astype(np.int64)
+    # Years from March on, so that the day of a leap year is the last one.
+    since = days + _JULIAN_EPOCH
+    year = (4 * since + 3) // 1461
+    day_of_year = since - 1461 * year // 4
+    month = (5 * day_of_year + 2) // 153
+    day = day_of_year - (153 * month + 2) // 5
+    months = (year - 4800 - 1970) * 12 + month + 2
+    found = months.astype("datetime64[M]").astype("datetime64[D]").astype(np.int64) + day
+    found = pa.array(np.where(days < _FIRST_GREGORIAN, found, days).astype(np.int32))
+    return pc.if_else(pc.is_valid(dates), found, pa.scalar(None, pa.int32())).cast(dates.type)
+
+
+_FIRST_GREGORIAN: Final = -141_427
+"""1582-10-15, in days since 1970."""
+_JULIAN_EPOCH: Final = 2_440_588 + 32_082
+"""Days from March 1 of the year -4800 in the Julian calendar to 1970-01-01."""
 
 
 def _chunks(values: pa.Array | pa.ChunkedArray) -> list[pa.Array]:
