@@ -163,6 +163,11 @@ class Sink(ABC):
         Called from another thread, before ``close``; maybe more than once, and before ``claim``.
         """
 
+    def is_leaving_a_call(self) -> bool:
+        """Whether a call of foreign code was under way when ``interrupt`` was called, or is: the sink leaves it behind
+        if it does not return. Spark, in which other tasks run, is not ended for a stop that waits for it."""
+        return False
+
     @abstractmethod
     def close(self) -> None:
         """Release open files and connections. Idempotent."""

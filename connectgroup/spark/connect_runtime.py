@@ -569,7 +569,11 @@ class JavaTask:
 
 
 class JavaSinkTask:
-    """A plug-in's sink task. One thread calls it at a time, except for ``stop``."""
+    """A plug-in's sink task. One thread calls it at a time, except for ``stop``.
+
+    Attributes:
+        is_called: whether a call of the plug-in is under way.
+    """
 
     def __init__(
         self,
@@ -599,6 +603,8 @@ class JavaSinkTask:
         self._runtime = runtime = _current()
         self._secrets = [value for key, value in config.items() if is_credential(key) and len(value) >= 4]
         self._interrupted = interrupted
+        self._stop_bound_ms = STOP_BOUND_MS
+        self.is_called = False
 
         def make() -> Any:
             loader = runtime.loader(plugin)
@@ -678,7 +684,7 @@ class JavaSinkTask:
     def stop(self) -> bool:
         """Close and stop it, within ``STOP_BOUND_MS``; return whether it has ended."""
         self._interrupted.set()  # a call that does not return is waited for no longer
-        return not self._runtime.is_alive() or bool(self._call(lambda: self._task.stop(STOP_BOUND_MS)))
+        return not self._runtime.is_alive() or bool(self._call(lambda: self._task.stop(self._stop_bound_ms)))
 
     def _in_plugin(self, call: Callable[[], T], look: Callable[[], None] = lambda: None) -> T:
         """Call the plug-in in a thread of its own. Some calls cannot be interrupted in Java, such as one that waits for
@@ -698,11 +704,16 @@ class JavaSinkTask:
                     look()
             thread.join(STOP_BOUND_MS / 1000)
 
+        self.is_called = True
         try:
             return _in_thread(self._what, partial(self._call, call), wait)
         except _LeftBehind:
+            # What hangs may hold a lock that its close wants, too: both bounds together are those of a stalled task.
+            self._stop_bound_ms = STOP_BOUND_MS // 2
             text = f"{self._what}: a call of the plug-in does not return; its thread is left behind"
             raise SinkError(text) from None
+        finally:
+            self.is_called = False
 
     def _call(self, call: Callable[[], T]) -> T:
         try:

@@ -286,6 +286,8 @@ class SparkTask(Task):
     def abandon(self) -> None:
         if self._remote is not None:
             self._remote.cut()
+        elif self._opened is not None and self._opened.is_leaving_a_call():
+            logger.error("%s: a call of the sink's plug-in does not return; Java goes on with other tasks", self._name)
         else:
             kill_session()
 

@@ -137,6 +137,7 @@ class ConnectSink(DeadLetterSink):
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._interrupted = threading.Event()
+        self._was_called = False  # whether the plug-in was when the task was to stop; changed by interrupt
         self._report_failure: Callable[[BaseException], None] = lambda error: None
         self._report_wait: Callable[[], None] = lambda: None
         self._report_late: Callable[[Sequence[DeadLetter]], None] = lambda letters: None
@@ -247,11 +248,16 @@ class ConnectSink(DeadLetterSink):
         self._report_late = late
 
     def interrupt(self) -> None:
+        self._was_called = self.is_leaving_a_call()
         self._interrupted.set()
         task = self._task
         if task is not None:
             with suppress(Exception):  # of a Java that has ended
                 task.interrupt()
+
+    def is_leaving_a_call(self) -> bool:
+        task = self._task
+        return self._was_called or (task is not None and task.is_called)
 
     def close(self) -> None:
         self._closing.set()
