@@ -69,13 +69,13 @@ def with_workers(action: argparse.Action) -> None:
     )
 
 
-def with_plugins(action: argparse.Action, kind: Kind) -> None:
-    """Complete the names of installed plug-ins of one kind."""
+def with_plugins(action: argparse.Action, *kinds: Kind) -> None:
+    """Complete the names of installed plug-ins of these kinds."""
 
     def names(_: argparse.Namespace) -> Collection[str]:
         from ..plugins import available
 
-        return available(kind)
+        return sorted({name for kind in kinds for name in available(kind)})
 
     _complete_with(action, names)
 

@@ -216,8 +216,12 @@ def add_plugins(commands: Commands) -> None:
     install.add_argument("--replace", action="store_true", help="replace another version of it")
     add_plugin_path(install)
     install.set_defaults(run=subcommand("connectors.install_plugin"))
-    describe = actions.add_parser("describe", help="describe the settings of a connector class, transform or predicate")
-    with_plugins(describe.add_argument("name", help="its name"), "connectors")
+    describe = actions.add_parser(
+        "describe", help="describe the settings of a connector class, source, sink, transform or predicate"
+    )
+    with_plugins(
+        describe.add_argument("name", help="its name"), "connectors", "sources", "sinks", "transforms", "predicates"
+    )
     describe.add_argument(
         "--with",
         dest="settings",

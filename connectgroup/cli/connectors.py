@@ -581,7 +581,7 @@ async def install_plugin(options: argparse.Namespace) -> int:
 
 
 async def describe_plugin(options: argparse.Namespace) -> int:
-    """Print the settings of a connector class, a transform or a predicate.
+    """Print the settings of a connector class, a source, a sink, a transform or a predicate.
 
     ``--with`` selects what further settings of a connector class depend on.
     """
@@ -590,9 +590,9 @@ async def describe_plugin(options: argparse.Namespace) -> int:
     from ..plugins import available
 
     kinds = [kind for kind in ("source", "sink") if options.name in available(f"{kind}s")]  # type: ignore[arg-type]
-    if kinds and options.name not in available("connectors"):
+    if options.settings and kinds and options.name not in available("connectors"):
         hints = " or ".join(f"connectgroup plugins describe pipeline --with {kind}={options.name}" for kind in kinds)
-        raise ConfigError("plugin", options.name, f"a connector class, a transform or a predicate; see {hints}")
+        raise ConfigError("plugin", options.name, f"a connector class with --with; see {hints}")
     config: dict[str, str] = {"connector.class": options.name}
     for setting in options.settings:
         name, equals, value = setting.partition("=")

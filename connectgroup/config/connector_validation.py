@@ -10,6 +10,7 @@ Source: Kafka Connect's ``ConfigInfos``, KIP-26, KIP-769.
 from __future__ import annotations
 
 import dataclasses
+import difflib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -26,7 +27,7 @@ from ..assign.placement import (
     placement_settings,
 )
 from ..connector import Config, Connector
-from ..dataplane.java_plugins import JavaKind, java_classes
+from ..dataplane.java_plugins import JavaKind, is_java_name, java_classes
 from ..dataplane.settings import NOT_INSTALLED, settings_below
 from ..dataplane.transform import entry_point_name
 from ..errors import NO_VALUE, UNKNOWN_SETTING, ConfigError, PluginError
@@ -183,7 +184,7 @@ def plugin_definitions(name: str) -> tuple[Definition, ...]:
         name: of its entry point; of a transform or predicate also Kafka Connect's class.
 
     Raises:
-        ConfigError: there is no such plug-in; lists the available connector classes.
+        ConfigError: there is no such plug-in; names the most similar one, or lists the available connector classes.
         PluginError: it cannot be loaded.
     """
     if name in available("connectors"):
@@ -198,7 +199,14 @@ def plugin_definitions(name: str) -> tuple[Definition, ...]:
         found = definitions({"connector.class": "pipeline", **dict.fromkeys(ends, name)})
         return tuple(each for each in found if each.name.split(".")[0] in ends and "." in each.name)
     else:
-        return definitions({"connector.class": name})
+        try:
+            return definitions({"connector.class": name})
+        except ConfigError:
+            near = difflib.get_close_matches(name, {each for kind in PLUGIN_TYPES for each in available(kind)}, n=1)
+            if not near or is_java_name(name):
+                raise
+        allowed = "a connector class, a source, a sink, a transform or a predicate that connectgroup plugins list shows"
+        raise ConfigError("plugin", name, f"{allowed} (did you mean {near[0]}?)")
     return tuple(_definition("", key, field, model) for key, field in _fields(model))
 
 

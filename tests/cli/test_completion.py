@@ -56,7 +56,8 @@ async def test_names_of_the_running_group_are_completed(tmp_path: Path) -> None:
         ("connectgroup conn", ["connectors"]),
         ("connectgroup connectors re", ["resume", "restart"]),
         ("connectgroup up --assignor b", ["balanced"]),
-        ("connectgroup plugins describe p", ["pipeline"]),
+        ("connectgroup plugins describe pi", ["pipeline"]),
+        ("connectgroup plugins describe da", ["datagen"]),
         ("connectgroup coordinator --max-connections-per-a", ["--max-connections-per-address"]),
         ("connectgroup connectors status ", []),  # no coordinator
     ],

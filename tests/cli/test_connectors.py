@@ -653,9 +653,16 @@ async def test_plugins_are_listed_and_described(command: Command) -> None:
     assert wrong.err.startswith("connectgroup: source: got 'filez'; allowed: connect, datagen, files, ")
     transform = json.loads((await command("plugins", "describe", "RegexRouter", "--json")).out)
     assert {"regex", "replacement"} <= {each["name"] for each in transform}
-    source = await command("plugins", "describe", "files")
-    assert (source.code, source.out) == (2, "")
-    assert source.err.endswith("see connectgroup plugins describe pipeline --with source=files\n")
+    source = json.loads((await command("plugins", "describe", "files", "--json")).out)
+    assert "source.path" in {each["name"] for each in source}
+    assert {each["name"].split(".")[0] for each in source} == {"source"}
+    both = json.loads((await command("plugins", "describe", "sqlite", "--json")).out)
+    assert {each["name"].split(".")[0] for each in both} == {"source", "sink"}
+    other = await command("plugins", "describe", "files", "--with", "source.format=csv")
+    assert (other.code, other.out) == (2, "")
+    assert other.err.endswith("see connectgroup plugins describe pipeline --with source=files\n")
+    similar = await command("plugins", "describe", "filse")
+    assert (similar.code, similar.err.endswith(" (did you mean files?)\n")) == (2, True)
     unknown = await command("plugins", "describe", "nosuch")
     assert (unknown.code, unknown.err.count("\n")) == (2, 1)
 
