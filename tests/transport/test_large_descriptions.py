@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -14,7 +14,7 @@ from connectgroup import Admin, Coordinator, GroupSettings, MemoryLog
 from connectgroup.group.connect.group_type import ConnectGroupType
 from connectgroup.log.memory import MemoryStorage
 from connectgroup.protocol.messages.api import Response
-from connectgroup.protocol.messages.common import ConnectorTasks
+from connectgroup.protocol.messages.common import ConnectorTasks, entries
 from connectgroup.protocol.messages.describe import DescribedGroup, DescribeRequest, DescribeResponse
 from connectgroup.protocol.records.connect import (
     ConnectorRecord,
@@ -96,13 +96,20 @@ def records() -> Iterator[Record]:
     yield TargetRecord(group_id="g", epoch=5, assignor="balanced")
 
 
+def with_long_settings() -> Iterator[Record]:
+    """A group with one connector, with long settings, full of what is to be masked."""
+    yield GroupRecord(group_id="g", epoch=5, created_ms=1)
+    config = entries({f"a{number}": "password=x " * 9_000 for number in range(6)})
+    yield ConnectorRecord(group_id="g", connector="c", version=2, since_epoch=2, config=config)
+
+
 @asynccontextmanager
-async def serving() -> AsyncIterator[TcpServer]:
+async def serving(group: Callable[[], Iterator[Record]] = records) -> AsyncIterator[TcpServer]:
     """The server of a coordinator with that group."""
     storage = MemoryStorage()
     log = MemoryLog(storage, max_batch_bytes=1 << 26)
     await log.open()
-    await log.append(list(records()))
+    await log.append(list(group()))
     coordinator = Coordinator(MemoryLog(storage), GroupSettings())
     await coordinator.start()
     server = TcpServer(coordinator)
@@ -125,7 +132,12 @@ async def test_description_of_a_large_group_is_complete() -> None:
         assert sum(len(each.units) for each in parts) == CONNECTORS * (TASKS + 1)
 
 
-async def test_large_group_is_described_and_encoded_off_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("group", "off_the_loop"), [(records, ("describe", "encode")), (with_long_settings, ("describe",))]
+)
+async def test_large_group_is_described_and_encoded_off_the_event_loop(
+    group: Callable[[], Iterator[Record]], off_the_loop: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each would block all heartbeats for as long."""
     threads: dict[str, set[int]] = {"describe": set(), "encode": set()}
     describe, encode = ConnectGroupType.describe, apis.encode_response
@@ -141,8 +153,8 @@ async def test_large_group_is_described_and_encoded_off_the_event_loop(monkeypat
 
     monkeypatch.setattr(ConnectGroupType, "describe", described)
     monkeypatch.setattr(tcp_connection, "encode_response", encoded)
-    async with serving() as server, Admin.connect(f"127.0.0.1:{server.port}") as admin:
+    async with serving(group) as server, Admin.connect(f"127.0.0.1:{server.port}") as admin:
         await admin.describe("g")
-        for used in threads.values():
-            assert used
-            assert threading.get_ident() not in used
+        for step in off_the_loop:
+            assert threads[step]
+            assert threading.get_ident() not in threads[step]

@@ -67,6 +67,9 @@ from .state import ConnectDraft, ConnectGroupState
 MANY_UNITS: Final = 5_000
 """A description of so many units takes 20 ms."""
 
+MANY_CHARS: Final = 512 << 10
+"""Characters of settings: masking them takes 70 ms."""
+
 
 class ConnectGroupType:
     """Worker groups of connectors and tasks: the ``registry.GroupType`` of type ``connect``."""
@@ -185,9 +188,14 @@ class ConnectGroupType:
 
     def takes_long_to_describe(self, group: ConnectGroupState, request: DescribeRequest) -> bool:
         named = None if request.connectors is None else map(group.connectors.get, request.connectors)
-        described = group.connectors.values() if named is None else filter(None, named)
+        described = tuple(group.connectors.values() if named is None else filter(None, named))
         units = sum(len(each.tasks) for each in described) + (0 if request.connectors_only else len(group.holders))
-        return units > MANY_UNITS
+        if units > MANY_UNITS:
+            return True
+        configs = [each.config for each in described]
+        if request.include_task_configs:
+            configs += [task.config for each in described for task in each.tasks]
+        return sum([len(line.value) for config in configs for line in config]) > MANY_CHARS
 
     def measure(self, group: ConnectGroupState) -> GroupNumbers:
         return measure(group)
