@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 NOTE_TIMEOUT_S = 2.0
 """How long commands that change a connector wait for a note on it."""
+_AT_LEAST_ONCE: Final = "its sink fences no former owner of a task, so it is at least once: rows may be written twice"
 
 UNCHANGED: Final = "not changed"
 
@@ -250,6 +251,7 @@ async def validate_connector(options: argparse.Namespace) -> int:
     from ..config.connector_file import read_several
     from ..config.connector_offsets import Permissions
     from ..config.connector_validation import validate
+    from ..connectors.pipeline import PipelineConnector
     from ..threads import off_loop
 
     paths = given = allowed_paths_of(options)
@@ -280,9 +282,14 @@ async def validate_connector(options: argparse.Namespace) -> int:
                 report_progress(options, f"note: {where}: {notes[0]}")
         if found.access and not found.errors:
             notes.append(f"its source and sink were not tried: {options.names.in_text(found.access)}")
+        # None if there are errors. Other classes have no sink that could fence.
+        is_unfenced = isinstance(found.connector, PipelineConnector) and not found.connector.fenced
+        notes += [_AT_LEAST_ONCE] * is_unfenced
         results.append({**found.as_json(), "notes": notes})
         if not options.json:
             _print_validation(options, where, connector.name, found)
+            if is_unfenced:
+                print(f"{where}: {_AT_LEAST_ONCE}")
     if options.json:
         print_json(results[0] if len(results) == 1 else results)
     return code

@@ -478,6 +478,17 @@ async def test_validate_tries_the_source_and_the_sink_unless_it_is_offline(comma
     assert note.startswith("its source and sink were not tried: source.file.pattern: ")
 
 
+async def test_validate_says_that_a_sink_is_at_least_once(command: Command, pipeline: Path) -> None:
+    file = pipeline.with_name("shown.properties")
+    file.write_text("name=c\nconnector.class=pipeline\nsource=datagen\nsource.rows=5\nsink=console\n")
+    done = await command("connectors", "validate", file, "--offline")
+    valid, note = done.out.splitlines()
+    assert (done.code, valid) == (0, f"{file}: connector c is valid")
+    assert "at least once" in note
+    (shown,) = json.loads((await command("connectors", "validate", file, "--offline", "--json")).out)["notes"]
+    assert note == f"{file}: {shown}"
+
+
 async def test_global_options_may_stand_before_the_subcommand(command: Command, idle: Path) -> None:
     assert (await command("--group", "g", "connectors", "create", idle)).code == 0
     assert json.loads((await command("--json", "--group=g", "connectors", "list")).out)[0]["name"] == "naps"
