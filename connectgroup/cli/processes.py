@@ -85,6 +85,12 @@ async def run_up(options: argparse.Namespace) -> int:
     if options.metrics_port is not None and not 0 <= options.metrics_port <= last_port:
         allowed = f"0 to {last_port} for {options.workers} workers, each at a port of its own"
         raise ConfigError("--metrics-port", options.metrics_port, allowed)
+    for option, port in ("--port", coordinator.port), ("--rest-port", options.rest_port):
+        if options.metrics_port and port and 0 <= port - options.metrics_port <= options.workers:
+            allowed = (
+                f"a port P with {option} {port} outside P to P+{options.workers}, those of this process and its workers"
+            )
+            raise ConfigError("--metrics-port", options.metrics_port, allowed)
     if options.metrics_port:
         _check_metrics_ports(options.metrics_port, 1 + options.workers)
     with _settings_of_coordinator():

@@ -106,6 +106,18 @@ def test_port_without_room_for_the_workers_is_rejected(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("option", ["--port", "--rest-port"])
+def test_port_that_a_worker_would_take_from_the_same_command_is_rejected(option: str, tmp_path: Path) -> None:
+    ports = {"--port": 0, option: 9102}
+    words = [word for pair in ports.items() for word in pair]
+    done = call_command("up", *words, "--data", tmp_path / "data", "--workers", 2, "--metrics-port", 9100)
+    assert (done.code, done.out) == (2, "")
+    assert done.err == (
+        f"connectgroup: --metrics-port: got '9100'; allowed: a port P with {option} 9102 outside P to P+2, those of "
+        "this process and its workers\n"
+    )
+
+
 @pytest.mark.parametrize("command", ["coordinator", "up"])
 def test_port_in_use_is_named_before_anything_starts(command: str, tmp_path: Path) -> None:
     with Program("coordinator", "--port", 0, "--data", tmp_path / "data", "--metrics-port", 0) as coordinator:
