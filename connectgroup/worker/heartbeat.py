@@ -160,7 +160,9 @@ class Heartbeats:
             return
         if response.coordinator_epoch < self._member.coordinator_epoch:
             raise TryAgain(
-                f"response from a coordinator of epoch {response.coordinator_epoch}, which has been replaced"
+                f"response from a coordinator of epoch {response.coordinator_epoch}, which one of epoch "
+                f"{self._member.coordinator_epoch} has replaced. If this lasts, its log is an older copy: "
+                "connectgroup groups recover LOG"
             )
         if actions or response.member_epoch != request.member_epoch or self._member.has_unsent_changes:
             return

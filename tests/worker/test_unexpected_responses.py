@@ -39,8 +39,11 @@ async def test_worker_backs_off_on_repeated_errors(tmp_path: Path, code: int) ->
 
 
 @pytest.mark.parametrize("full", [True, False])
-async def test_responses_of_a_replaced_coordinator_are_ignored_with_back_off(tmp_path: Path, full: bool) -> None:
-    """D5, F12: a lower coordinator epoch; in the end the lease expires."""
+async def test_responses_of_a_replaced_coordinator_are_ignored_with_back_off(
+    tmp_path: Path, full: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """D5, F12: a lower coordinator epoch; in the end the lease expires. A log that was put back from a copy which
+    nothing tells from the original has one, too: the worker says what to do."""
     async with World(tmp_path) as world:
         [a] = await world.run("a", tasks=1)
         member = a.worker.member
@@ -62,6 +65,7 @@ async def test_responses_of_a_replaced_coordinator_are_ignored_with_back_off(tmp
         assert world.count("a on_") == 2
         assert a.heartbeats.heartbeats - sent < 40
         await world.until(lambda: world.count("a on_lost"), within=2)
+        assert "If this lasts, its log is an older copy: connectgroup groups recover LOG" in caplog.text
 
 
 async def test_worker_with_a_fatal_error_stops_with_the_error_of_the_coordinator(tmp_path: Path) -> None:
