@@ -632,21 +632,28 @@ class TestKafkaSink(SinkContract):
         return [json.loads(value)["a"] for _, value in committed(self.servers, topic(place))]
 
 
-def test_key_topic_and_value_of_a_record_come_from_the_columns(kafka: str) -> None:
+SCHEMA_OF_KEY = '{"schema":{"type":"struct","fields":[{"type":"int64","optional":true,"field":"id"}],"optional":false},'
+"""What Kafka Connect's JsonConverter writes before a key of its ValueToKey."""
+
+
+@pytest.mark.parametrize(
+    ("converter", "key"), [("", '{"id":1}'), ("JsonConverter", f'{SCHEMA_OF_KEY}"payload":{{"id":1}}}}')]
+)
+def test_key_topic_and_value_of_a_record_come_from_the_columns(kafka: str, converter: str, key: str) -> None:
     import pyarrow as pa
 
     first, second = (f"t{uuid.uuid4().hex}" for _ in range(2))
     for name in (first, second):
         make_topic(kafka, name, 1)
     columns = (*from_ddl("value STRING, topic STRING"), Column("key", "STRUCT<ID:INT>"))
-    settings = {"bootstrap.servers": kafka, "topic": first, "metadata": "key, topic"}
+    settings = {"bootstrap.servers": kafka, "topic": first, "metadata": "key, topic", "key.converter": converter}
     sink = KafkaSink.create(KafkaSinkSettings.model_validate(settings), columns)
     owner = Owner(connector=first, task=0, tasks=1, fencing_token=1)
     sink.claim(owner, lambda name: True)
     rows = pa.table({"value": ["v", "w"], "topic": [second, None], "key": [{"id": 1}, None]})
     assert sink.commit(owner, [Range(slice="s", start=0, end=2)], rows) is True
     sink.close()
-    assert committed(kafka, second) == [('{"id":1}', "v")]
+    assert committed(kafka, second) == [(key, "v")]
     assert committed(kafka, first) == [(None, "w")]
 
 

@@ -396,12 +396,15 @@ class KafkaSink(DeadLetterSink):
 
     def _encoded(self, rows: pa.Table, name: str, form: Form, schemas: bool) -> Iterator[Any]:
         """Yield the keys or the values of the records."""
-        if form != "avro" and (name in self._metadata or self._values == [name]):
-            return map(encoder(rows.schema.field(name).type, form, schemas=schemas), rows[name].to_pylist())
-        if name == "key":
-            return repeat(None, rows.num_rows)
         import pyarrow as pa
 
+        if form != "avro" and (name in self._metadata or self._values == [name]):
+            kind = rows.schema.field(name).type
+            # The key that Kafka Connect's ValueToKey makes is a struct that is not optional.
+            optional = name != "key" or not pa.types.is_struct(kind)
+            return map(encoder(kind, form, schemas=schemas, optional=optional), rows[name].to_pylist())
+        if name == "key":
+            return repeat(None, rows.num_rows)
         chosen = rows.select(self._values)
         if form == "avro":
             assert self._avro is not None
