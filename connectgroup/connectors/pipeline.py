@@ -22,7 +22,7 @@ from ..config.paths import path_settings
 from ..connector import Config, Connector, PartitionOffset, Task, TaskContext
 from ..dataplane.columns import Columns, from_ddl
 from ..dataplane.dead_letters import DeadLetterSink
-from ..dataplane.errors import SourceError
+from ..dataplane.errors import BadLine, SourceError
 from ..dataplane.settings import (
     NOT_INSTALLED,
     PluginSettings,
@@ -170,6 +170,9 @@ class PipelineConnector(Connector):
             try:
                 check()
             except ConnectGroupError as error:
+                is_tolerant = parsed.settings.errors_tolerance == "all"
+                if isinstance(error, BadLine) and is_tolerant and "source.schema" in parsed.config:
+                    continue  # its rows are dead letters; without a schema there are no columns
                 errors[error.field if isinstance(error, ConfigError) else self._setting_of(part, error)] = error
         return errors
 

@@ -61,6 +61,24 @@ def test_missing_places_are_errors_of_both_ends_and_nothing_is_created(tmp_path:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_header_that_contradicts_the_schema_is_an_error_as_when_it_is_read(tmp_path: Path) -> None:
+    place = tmp_path / "in"
+    place.mkdir()
+    source = {**files(place), "source.format": "csv", "source.schema": "id INT, nme STRING"}
+    assert errors(source, CONSOLE) == {}, "there is no file yet"
+    (place / "a.csv").write_text("id,name\n1,x\n")
+    found = errors(source, CONSOLE)
+    told = f"{place}/a.csv, line 1 (byte 0): header 'id,name'; allowed: exactly the columns 'id,nme', in this order"
+    assert found == {"source": told}
+    ignoring = {**source, "source.schema.drift": "ignore"}
+    assert errors(ignoring, CONSOLE) == {}, "a column that a file lacks is null"
+    assert errors({**source, "source.schema": "id INT, name STRING"}, CONSOLE) == {}
+    letters = {"sink": "sqlite", "sink.path": f"{tmp_path}/o.db", "sink.table": "t", "errors.tolerance": "all"}
+    assert errors(source, letters, {"errors.deadletterqueue.name": "bad"}) == {}, "its rows are dead letters"
+    (place / "b.csv").write_text("id,nme\n1,x\n")
+    assert errors(source, CONSOLE) == {}, "the other file may have been read before the schema was changed"
+
+
 def test_a_file_that_is_no_database_or_has_another_table(tmp_path: Path) -> None:
     place = tmp_path / "some.db"
     place.write_text("no database" * 100)

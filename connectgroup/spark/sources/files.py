@@ -119,6 +119,14 @@ class FileSource(DirectorySource):
         list_inodes(root, "", {})
         return cls(settings, _columns(settings, root), task=task, tasks=tasks)
 
+    @classmethod
+    def check_access(cls, settings: FileSettings, *, tasks: int) -> None:
+        source = cls.create(settings, task=0, tasks=tasks)
+        if settings.format == "csv" and settings.schema_ is not None and settings.schema_drift != "evolve":
+            from .parts import check_headers
+
+            check_headers(source.root, source.columns, settings.dialect, settings.file_pattern)
+
     @property
     def description(self) -> str:
         return f"{self.settings.format} files in {self.root}"

@@ -390,6 +390,25 @@ def inferred_columns(root: Path, dialect: LineDialect, pattern: str = "") -> Col
     return None
 
 
+def check_headers(root: Path, columns: Columns, dialect: LineDialect, pattern: str = "") -> None:
+    """Check that a CSV file has a header for these columns, unless none has a complete one yet.
+
+    Raises:
+        BadLine: that of the first file, if none has.
+        SourceError: the directory cannot be read.
+    """
+    first: BadLine | None = None
+    for path, head in _heads(root, dialect, pattern):
+        try:
+            _check_text(path, head)
+            check_header(path, names_in(path, head, _of_text(dialect)), columns, dialect)
+            return
+        except BadLine as error:
+            first = first or error
+    if first is not None:
+        raise first
+
+
 def all_headers(root: Path, dialect: LineDialect, pattern: str = "") -> Iterator[Columns]:
     """Yield the columns of each CSV file with a complete and valid header, all strings.
 
