@@ -637,7 +637,9 @@ SCHEMA_OF_KEY = '{"schema":{"type":"struct","fields":[{"type":"int64","optional"
 
 
 @pytest.mark.parametrize(
-    ("converter", "key"), [("", '{"id":1}'), ("JsonConverter", f'{SCHEMA_OF_KEY}"payload":{{"id":1}}}}')]
+    ("converter", "key"),
+    [("", '{"id":1}'), ("JsonConverter", f'{SCHEMA_OF_KEY}"payload":{{"id":1}}}}')],
+    ids=["default", "JsonConverter"],
 )
 def test_key_topic_and_value_of_a_record_come_from_the_columns(kafka: str, converter: str, key: str) -> None:
     import pyarrow as pa
