@@ -24,6 +24,7 @@ from ..errors import (
     ConnectorNotFound,
     CoordinatorNotAvailable,
     GroupError,
+    InvalidRequest,
     UnreleasedInstanceId,
     UnsupportedVersion,
 )
@@ -60,6 +61,7 @@ from ..protocol.messages.describe import (
 from ..protocol.messages.heartbeat import HeartbeatRequest
 from ..protocol.messages.offsets import (
     CommitInTransaction,
+    FetchedGroup,
     OffsetCommitRequest,
     OffsetFetchRequest,
     OffsetFetchResponse,
@@ -260,7 +262,7 @@ class Coordinator:
         elif isinstance(request, DeleteRequest):
             response = await self._delete(request, client)
         elif isinstance(request, OffsetFetchRequest) and request.groups:
-            await self._before_fetch(each.group_id for each in request.groups)
+            await self._before_fetch(dict.fromkeys(each.group_id for each in request.groups))
             response = await self._fetch_offsets(request, client)
         elif isinstance(request, ListGroupsRequest):
             response = listed([await self._describe(SUMMARY, each) for each in self._named(SUMMARY)], request)
@@ -428,8 +430,17 @@ class Coordinator:
                 await self.transactions.settle(group_id)
 
     async def _fetch_offsets(self, request: OffsetFetchRequest, client: ClientInfo) -> OffsetFetchResponse:
-        responses = [await self.shard.submit(replace(request, groups=(each,)), client) for each in request.groups]
-        return OffsetFetchResponse(groups=tuple(group for response in responses for group in response.groups))
+        fetched: list[FetchedGroup] = []
+        asked: set[str] = set()
+        for each in request.groups:
+            if each.group_id in asked:
+                # A request has room for one name a thousand times, and a group for megabytes of offsets.
+                fetched.append(FetchedGroup(group_id=each.group_id, error_code=InvalidRequest.code))
+                continue
+            asked.add(each.group_id)
+            response = await self.shard.submit(replace(request, groups=(each,)), client)
+            fetched += response.groups
+        return OffsetFetchResponse(groups=tuple(fetched))
 
     async def _describe_consumers(
         self, request: ConsumerDescribeRequest, client: ClientInfo

@@ -11,7 +11,13 @@ from typing import Any
 import pytest
 
 from connectgroup.coordinator.runtime import Coordinator
-from connectgroup.errors import GroupIdNotFound, IllegalGeneration, RebalanceInProgress, UnknownMemberId
+from connectgroup.errors import (
+    GroupIdNotFound,
+    IllegalGeneration,
+    InvalidRequest,
+    RebalanceInProgress,
+    UnknownMemberId,
+)
 from connectgroup.group.classic.state import ClassicSettings
 from connectgroup.group.connect.settings import GroupSettings
 from connectgroup.log.base import Log
@@ -198,6 +204,16 @@ async def code_of(coordinator: Coordinator, request: OffsetCommitRequest) -> int
 
 FETCH_7 = OffsetFetchRequest(group_id="g", topics=None)
 FETCH_8 = OffsetFetchRequest(groups=(GroupToFetch(group_id="g", topics=None), GroupToFetch(group_id="x", topics=None)))
+
+
+async def test_offsets_of_a_group_are_fetched_once_however_often_a_request_names_it() -> None:
+    """A request of 30 kB named one a thousand times: the coordinator put together gigabytes of offsets."""
+    async with serving() as coordinator:
+        assert await code_of(coordinator, commit("", -1, 3)) == 0
+        found = await send(coordinator, replace(FETCH_8, groups=(*FETCH_8.groups, *FETCH_8.groups, *FETCH_8.groups)))
+        shown = [(group.group_id, group.error_code, len(group.topics)) for group in found.groups]
+        again = [("g", InvalidRequest.code, 0), ("x", InvalidRequest.code, 0)]
+        assert shown == [("g", 0, 1), ("x", 0, 0), *again, *again]
 
 
 async def test_commit_is_fenced_by_the_generation() -> None:
