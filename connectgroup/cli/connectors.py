@@ -110,6 +110,8 @@ async def put_connectors(options: argparse.Namespace) -> int:
             for connector in connectors:
                 text, version = await _put(admin, options, connector)
                 done.append({"name": connector.name, "version": version, "changed": text != UNCHANGED})
+                if notes := await _json_notes(admin, options, connector.name):
+                    done[-1]["notes"] = notes
                 text = f"{text}, version {version}"
                 if not options.json:
                     _report(options, connector.name, text)
@@ -227,7 +229,8 @@ async def patch_connector(options: argparse.Namespace) -> int:
         version = await admin.patch_connector(options.group, options.name, patch)
         text = _updated(before, version)
         changed = text != UNCHANGED
-        _report(options, options.name, f"{text}, version {version}", version=version, changed=changed)
+        notes = await _json_notes(admin, options, options.name)
+        _report(options, options.name, f"{text}, version {version}", notes=notes, version=version, changed=changed)
         await _note_rejection(admin, options, options.name, checked, version, changed=patch)
         await _note_no_worker(admin, options, options.name)
         await wait_for(admin, options, options.name, version=version)
@@ -349,7 +352,8 @@ async def set_target_state(options: argparse.Namespace) -> int:
     async with connected(options) as admin:
         version = await admin.set_state(options.group, options.name, STATES[options.action])
         done = {"resume": "resumed", "pause": "paused", "stop": "stopped"}[options.action]
-        _report(options, options.name, f"{done}, version {version}", version=version)
+        notes = await _json_notes(admin, options, options.name) if options.action == "resume" else None
+        _report(options, options.name, f"{done}, version {version}", notes=notes, version=version)
         if options.action == "resume":
             await _note_no_worker(admin, options, options.name)
         await wait_for(admin, options, options.name, version=version, state=STATES[options.action].name)
@@ -495,14 +499,22 @@ async def _note_rejection(
 
 
 async def _note_no_worker(admin: Admin, options: argparse.Namespace, name: str) -> None:
-    """Say that a connector which should run waits for the first worker of its group."""
-    if options.json:  # notes are not printed
-        return
+    """Say that a connector which should run waits for the first worker of its group; JSON has said it."""
+    for note in () if options.json else await _no_worker(admin, options, name):
+        report_progress(options, f"note: {note}")
+
+
+async def _json_notes(admin: Admin, options: argparse.Namespace, name: str) -> Sequence[str] | None:
+    """What ``_note_no_worker`` says, as ``notes`` in the JSON of a change; ``None``: nothing."""
+    return (await _no_worker(admin, options, name) or None) if options.json else None
+
+
+async def _no_worker(admin: Admin, options: argparse.Namespace, name: str) -> Sequence[str]:
     with suppress(ConnectGroupError):  # the change itself is made
         group = await admin.describe(options.group, connectors=(name,), connectors_only=True)
         if group.state == "Empty" and any(each.target_state == "RUNNING" for each in group.connectors):
-            text = f"note: group {printable(group.group_id)} has no worker: {printable(name)} runs when one joins"
-            report_progress(options, text)
+            return [f"group {printable(group.group_id)} has no worker: {printable(name)} runs when one joins"]
+    return []
 
 
 def _report(
@@ -671,7 +683,8 @@ async def edit_connector(options: argparse.Namespace) -> int:
     async with connected(options) as admin:
         version = await admin.patch_connector(options.group, options.name, patch)
         if options.json:
-            print_json({"name": options.name, "version": version, "changed": True, "settings": sorted(patch)})
+            notes = await _json_notes(admin, options, options.name)
+            _report(options, options.name, "", notes=notes, version=version, changed=True, settings=sorted(patch))
         else:
             text = f"updated, version {version}: {counted(len(patch), 'setting')} changed"
             print(f"connector {options.name}: {text}", flush=True)

@@ -650,6 +650,26 @@ async def test_without_a_worker_references_to_secrets_are_noted(command: Command
     assert done.err.startswith("note: log: only a worker can tell whether it may resolve the references; --wait or ")
 
 
+async def test_changes_of_a_group_without_workers_say_so_in_json_too(
+    command: Command, idle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EDITOR", "sed -i s/RUN/run/")
+    monkeypatch.delenv("VISUAL", raising=False)
+    for words in (
+        ("put", idle),
+        ("put", idle),
+        ("patch", "naps", "log=RUN"),
+        ("edit", "naps"),
+        ("resume", "naps"),
+    ):
+        done = await command("connectors", *words, "--json")
+        assert (done.code, done.err) == (0, ""), done
+        assert json.loads(done.out)["notes"] == ["group workers has no worker: naps runs when one joins"], done
+    assert "notes" not in json.loads((await command("connectors", "stop", "naps", "--json")).out)
+    patched = json.loads((await command("connectors", "patch", "naps", "log=x", "--json")).out)
+    assert "notes" not in patched, "it is not to run"
+
+
 async def test_plugins_are_listed_and_described(command: Command) -> None:
     assert "connector  idle" in (await command("plugins", "list")).out
     assert "sqlite" in json.loads((await command("plugins", "list", "--json")).out)["sinks"]
