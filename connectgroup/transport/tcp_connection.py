@@ -84,10 +84,12 @@ MANY_UNITS: Final = 5_000
 
 
 def units_in(response: DescribeResponse) -> int:
-    """The connectors and tasks that a response describes, or the partitions of consumers."""
+    """The connectors and tasks that a response describes, or the partitions of consumers; and the groups and members,
+    each of which takes as long."""
     units = sum(len(connector.units) for group in response.groups for connector in group.connectors)
-    members = (member for group in response.groups for member in group.members)
-    return max(units, sum(len(each.tasks) for member in members for each in member.assigned))
+    members = [member for group in response.groups for member in group.members]
+    assigned = sum(len(each.tasks) for member in members for each in member.assigned)
+    return len(response.groups) + len(members) + max(units, assigned)
 
 
 class Server(Protocol):

@@ -103,6 +103,14 @@ def with_long_settings() -> Iterator[Record]:
     yield ConnectorRecord(group_id="g", connector="c", version=2, since_epoch=2, config=config)
 
 
+def many() -> Iterator[Record]:
+    """500 groups of 10 members, which run nothing."""
+    for number in range(500):
+        yield GroupRecord(group_id=f"g{number}", epoch=1, created_ms=1)
+        for member in range(10):
+            yield MemberRecord(group_id=f"g{number}", member_id=f"w{member}")
+
+
 @asynccontextmanager
 async def serving(group: Callable[[], Iterator[Record]] = records) -> AsyncIterator[TcpServer]:
     """The server of a coordinator with that group."""
@@ -133,7 +141,8 @@ async def test_description_of_a_large_group_is_complete() -> None:
 
 
 @pytest.mark.parametrize(
-    ("group", "off_the_loop"), [(records, ("describe", "encode")), (with_long_settings, ("describe",))]
+    ("group", "off_the_loop"),
+    [(records, ("describe", "encode")), (with_long_settings, ("describe",)), (many, ("encode",))],
 )
 async def test_large_group_is_described_and_encoded_off_the_event_loop(
     group: Callable[[], Iterator[Record]], off_the_loop: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
@@ -154,7 +163,7 @@ async def test_large_group_is_described_and_encoded_off_the_event_loop(
     monkeypatch.setattr(ConnectGroupType, "describe", described)
     monkeypatch.setattr(tcp_connection, "encode_response", encoded)
     async with serving(group) as server, Admin.connect(f"127.0.0.1:{server.port}") as admin:
-        await admin.describe("g")
+        await (admin.list_groups() if group is many else admin.describe("g"))
         for step in off_the_loop:
             assert threads[step]
             assert threading.get_ident() not in threads[step]
