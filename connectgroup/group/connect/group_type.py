@@ -187,7 +187,7 @@ class ConnectGroupType:
         return describe(group, now_ms, request=request, settings=self.settings)
 
     def takes_long_to_describe(self, group: ConnectGroupState, request: DescribeRequest) -> bool:
-        named = None if request.connectors is None else map(group.connectors.get, request.connectors)
+        named = None if request.connectors is None else map(group.connectors.get, {*request.connectors})
         described = tuple(group.connectors.values() if named is None else filter(None, named))
         units = sum(len(each.tasks) for each in described) + (0 if request.connectors_only else len(group.holders))
         if units > MANY_UNITS:
