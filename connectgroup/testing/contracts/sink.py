@@ -299,7 +299,7 @@ class SinkContract(ABC):
     def test_positions_may_be_advanced_before_the_sink_is_opened(self, place: Path, positions: PositionStore) -> None:
         """By the owner of a task that has read records without rows, so that it knows no columns."""
         if not isinstance(positions, AdvancingStore):
-            pytest.skip("the sink commits nothing without columns")
+            return  # they wait for the first row
         positions.advance(owner(2), [*span(0, 3), *span(0, 1, "t")])
         positions.advance(owner(2), span(3, 5))
         assert positions.positions("c") == {"s": 5, "t": 1}
