@@ -676,6 +676,9 @@ async def test_log_that_another_coordinator_has_recovered_is_not_recovered_again
         with pytest.raises(LogHeld):
             await second.open()
         assert ("it ends at record 0" if is_short else "is on another server than before") in second.lost_records
+    # As if the first had crashed: its release has noted whether it found its records.
+    async with session(database) as other:
+        await other.execute("UPDATE connectgroup.owner SET server = 'a/00000001/1'")
     async with opened(third):
         with pytest.raises(LogHeld):
             await second.open()

@@ -92,7 +92,10 @@ async def test_every_acknowledged_write_is_kept_while_workers_are_killed(tmp_pat
             killer = asyncio.create_task(kill_workers(group, workers, done))
             limits = httpx.Limits(max_connections=CLIENTS)
             async with httpx.AsyncClient(base_url=url, timeout=60, limits=limits) as api:
-                results = dict(await asyncio.gather(*(run_client(api, number) for number in range(CLIENTS))))
+                try:
+                    results = dict(await asyncio.gather(*(run_client(api, number) for number in range(CLIENTS))))
+                except httpx.HTTPError as error:
+                    raise AssertionError(f"{error!r}\n{rest.output()}\n{group.first_coordinator.output()}") from error
                 done.set()
                 assert await killer >= 1
                 expanded = (await api.get("/connectors", params={"expand": "info"})).json()
