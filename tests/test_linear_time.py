@@ -71,7 +71,7 @@ MAX_S_PER_CHARACTER: Final = 10e-6
 """Processor time of one call: a text takes a small part of it."""
 
 SLOW: Final = {
-    "lines of CSV": 1e-3,
+    "lines of CSV": 2e-3,
     "lines of JSON": 1e-3,
     "settings of a connector": 1e-4,
     "many settings": 1e-3,
@@ -291,10 +291,10 @@ def test_time_is_linear_in_the_length_of_the_text(name: str) -> None:
     for size in SIZES:
         size, step = (size // 2, 15) if name in SLOW else (size, 1)
         for shown, text in list(_texts(size))[::step]:
-            began = time.process_time()
+            began = time.thread_time()
             with suppress(*_REFUSED):
                 read(text)
-            took_s = time.process_time() - began
+            took_s = time.thread_time() - began
             assert took_s <= MAX_S + bound * len(text), f"{shown}: {len(text)} characters, {took_s:.1f} s"
             slowest = max(slowest, took_s / len(text))
     print(f"{name}: at most {slowest * 1e6:.2f} us for a character")

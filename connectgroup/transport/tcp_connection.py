@@ -27,6 +27,7 @@ from ..errors import (
     WireError,
 )
 from ..protocol.messages.api import Handler, Request, Response
+from ..protocol.messages.classic import GroupHeartbeatRequest, JoinGroupRequest, SyncGroupRequest
 from ..protocol.messages.cluster import (
     ApiVersionsRequest,
     FindCoordinatorRequest,
@@ -35,7 +36,9 @@ from ..protocol.messages.cluster import (
     SaslHandshakeRequest,
     SaslHandshakeResponse,
 )
+from ..protocol.messages.consumer import ConsumerHeartbeatRequest
 from ..protocol.messages.describe import DescribeResponse
+from ..protocol.messages.heartbeat import HeartbeatRequest
 from ..protocol.messages.offsets import TxnOffsetCommitRequest
 from ..protocol.messages.rejected import rejected
 from ..protocol.units import printable
@@ -69,6 +72,9 @@ _FORWARDED: Final = RequestHeader(-1, -1, -1)
 # Tuples: each evaluation of ``A | B`` creates an object, and both are checked for each request.
 _SASL: Final = (SaslHandshakeRequest, SaslAuthenticateRequest)
 _LOCAL: Final = (ApiVersionsRequest, FindCoordinatorRequest)
+_OF_MEMBERS: Final = (
+    HeartbeatRequest, ConsumerHeartbeatRequest, JoinGroupRequest, SyncGroupRequest, GroupHeartbeatRequest
+)  # fmt: skip
 
 
 SMALL_BYTES: Final = 64 * 1024
@@ -151,7 +157,8 @@ class Connection(asyncio.Protocol):
         self._closing_at: float | None = None  # since when only what is unsent keeps the connection open
         self._muted_until: float | None = None  # above a quota; changed by _throttle and _unmute
         self._relay: Relay | None = None  # of a proxy: forwards requests to a broker
-        self._last_request: Request | None = None  # names the member, should the connection be lost
+        # Names the member, should the connection be lost: a worker asks for the other coordinators on it, too.
+        self._last_request: Request | None = None
         self._group_id: str | None = None  # of its requests; empty: they are about several groups
         self._refused = ""  # above a limit: the error message for its first request
         self.admission = Admission(server.authenticator)
@@ -301,7 +308,8 @@ class Connection(asyncio.Protocol):
         elif self._relay is not None and isinstance(request, TxnOffsetCommitRequest):
             self._relay.commit_in_transaction(decoded, self._defer())
         else:
-            self._last_request = request
+            if self._last_request is None or isinstance(request, _OF_MEMBERS):
+                self._last_request = request
             group_id = getattr(request, "group_id", None)
             if group_id != self._group_id and group_id is not None:
                 self._group_id = group_id if self._group_id is None else ""

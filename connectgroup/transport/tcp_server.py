@@ -92,8 +92,8 @@ class TcpServer:
         quotas: requests per second of principals; ``None``: there is no limit.
         audit: gets a line for each change and each denied request; ``None``: there are no lines.
         loopback_only: whether ``start`` rejects a host that other machines can reach, unless ``security`` allows it.
-        on_connection_lost: called with the last request for the handler that a lost connection has received, if any,
-            and with the principal of the connection.
+        on_connection_lost: called with the last request for the handler that a lost connection has received, if any
+            (with the last one of a member, if there was one), and with the principal of the connection.
 
     Attributes:
         addresses: the IP addresses that are listened on; set by ``start``.

@@ -16,6 +16,8 @@ from connectgroup.errors import TransportError
 from connectgroup.protocol.messages.api import Request, Response
 from connectgroup.protocol.messages.cluster import (
     ApiVersionsRequest,
+    DescribeCoordinatorsRequest,
+    DescribeCoordinatorsResponse,
 )
 from connectgroup.protocol.messages.common import ConnectorTasks
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -28,6 +30,7 @@ from connectgroup.wire.apis import (
     encode_request,
 )
 from connectgroup.wire.primitives import frame
+from connectgroup.wire.table import key_of
 from tests.no_threads import NoThreads
 
 from .test_tcp_server import Peer, server
@@ -222,6 +225,33 @@ async def test_incomplete_requests_of_all_connections_have_a_bound(caplog: pytes
         assert "too many large requests that have not arrived whole" in caplog.text
         for peer in (good, *peers):
             peer.close()
+
+
+@pytest.mark.asyncio
+async def test_lost_connection_is_that_of_a_member_whatever_it_has_asked_since() -> None:
+    """A worker asks for the other coordinators on it: one that was killed then kept its tasks for a session timeout."""
+
+    class Knowing(ScriptedHandler):
+        async def handle(self, request: Request, **sender: Any) -> Response:
+            return (
+                DescribeCoordinatorsResponse()
+                if isinstance(request, DescribeCoordinatorsRequest)
+                else await super().handle(request, **sender)
+            )
+
+    lost: asyncio.Queue[Request] = asyncio.Queue()
+    async with server(Knowing()) as tcp:
+        tcp.on_connection_lost = lambda request, principal: lost.put_nowait(request)
+        peer = await Peer.to(tcp)
+        peer.send(DescribeCoordinatorsRequest(), correlation_id=1)
+        peer.send(beat("a"), correlation_id=2)
+        peer.send(beat("b"), correlation_id=3)
+        peer.send(DescribeCoordinatorsRequest(), correlation_id=4)
+        asked = key_of("ConnectGroupDescribeCoordinators")
+        for number, key in enumerate((asked, HEARTBEAT, HEARTBEAT, asked), 1):
+            assert (await peer.receive(key))[0] == number
+        peer.close()
+        assert await lost.get() == beat("b")
 
 
 @pytest.mark.asyncio
