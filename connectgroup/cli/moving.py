@@ -90,8 +90,8 @@ class KafkaConnect:
             status, text = await off_loop("Kafka Connect", lambda: self._send(method, path, body))
             # While a configuration is being read, too. Other conflicts, such as a name that exists, stay. A
             # request that no worker forwards to the leader gets a 500 where the others get a 409.
-            is_busy = status == 409 and ("rebalanc" in text or "momentarily" in text)
-            is_busy = is_busy or (status == 500 and "a rebalance is expected" in text)
+            busy = {409: ("rebalanc", "momentarily"), 500: ("a rebalance is expected",)}.get(status, ())
+            is_busy = any(each in text for each in busy)
             if not is_busy or asyncio.get_running_loop().time() > give_up_s:
                 break
             await asyncio.sleep(POLL_S)

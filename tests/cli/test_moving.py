@@ -342,13 +342,18 @@ async def test_tls_needs_a_known_certificate(
     assert "out   sink  RUNNING  1" in known.out
 
 
+def with_plugin(path: Path, monkeypatch: pytest.MonkeyPatch, interface: str, class_name: str) -> None:
+    """Have a jar with one connector class on the plug-in path."""
+    with zipfile.ZipFile(path / "acme-1.0.jar", "w") as jar:
+        jar.writestr(f"META-INF/services/org.apache.kafka.connect.{interface}", class_name)
+        jar.writestr(f"{class_name.replace('.', '/')}.class", b"")
+    monkeypatch.setenv(PLUGIN_PATH, str(path))
+
+
 async def test_java_class_gets_settings_and_a_note_on_converters_of_workers(
     connect: FakeConnect, group: LiveGroup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with zipfile.ZipFile(tmp_path / "acme-1.0.jar", "w") as jar:
-        jar.writestr("META-INF/services/org.apache.kafka.connect.source.SourceConnector", "acme.Own")
-        jar.writestr("acme/Own.class", b"")
-    monkeypatch.setenv(PLUGIN_PATH, str(tmp_path))
+    with_plugin(tmp_path, monkeypatch, "source.SourceConnector", "acme.Own")
     override = "producer.override.linger.ms"
     connect.add("own", {"connector.class": "Own", "tables": "t", override: "5"}, [], type="source")
     arguments = ("--plugin-path", tmp_path, "--dry-run", "--json", connect.url)
@@ -369,10 +374,7 @@ async def test_java_class_gets_settings_and_a_note_on_converters_of_workers(
 def test_overrides_of_the_consumer_of_a_sink_in_java_count_where_the_source_has_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with zipfile.ZipFile(tmp_path / "acme-1.0.jar", "w") as jar:
-        jar.writestr("META-INF/services/org.apache.kafka.connect.sink.SinkConnector", "acme.Out")
-        jar.writestr("acme/Out.class", b"")
-    monkeypatch.setenv(PLUGIN_PATH, str(tmp_path))
+    with_plugin(tmp_path, monkeypatch, "sink.SinkConnector", "acme.Out")
     text = "org.apache.kafka.connect.storage.StringConverter"
     config = {"connector.class": "acme.Out", "topics": "t", "key.converter": text, "value.converter": text}
     override = "consumer.override"

@@ -722,7 +722,7 @@ def _is_away(error: BaseException) -> bool:
 
 
 async def _refusal_of(error: BaseException) -> str:
-    """The SQLSTATE with which a server refuses every client, whoever it is; empty: it does not.
+    """The SQLSTATE with which a server refuses all clients, whatever their user; empty: it refuses none so.
 
     Args:
         error: of an attempt to connect: libpq has only its text, in the language of the server (``lc_messages``).

@@ -412,8 +412,8 @@ class KafkaSink(DeadLetterSink):
         else:
             encode = encoder(pa.struct(chosen.schema), form, schemas=schemas, optional=False)
         keys = rows["key"].to_pylist() if "key" in self._metadata else repeat(None, rows.num_rows)
-        # With a key and without any field: the source ``kafka`` reads a tombstone so. An object of nulls in its place
-        # would be another value of the key, which the topic keeps for ever.
+        # A key with nulls alone is what the source ``kafka`` makes of a tombstone. An object of nulls would be another
+        # value of the key, which the topic keeps for ever.
         return (
             encode(row) if key is None or any(value is not None for value in row.values()) else None
             for key, row in zip(keys, chosen.to_pylist(), strict=True)
