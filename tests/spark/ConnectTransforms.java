@@ -7,6 +7,7 @@ import java.math.BigDecimal;
 import java.nio.charset.StandardCharsets;
 import java.util.Date;
 import java.util.HashMap;
+import java.util.HexFormat;
 import java.util.Map;
 import org.apache.kafka.common.record.TimestampType;
 import org.apache.kafka.connect.data.Decimal;
@@ -76,6 +77,7 @@ public final class ConnectTransforms {
             case "string": return Schema.OPTIONAL_STRING_SCHEMA;
             case "timestamp": return Timestamp.builder().optional().build();
             case "date": return org.apache.kafka.connect.data.Date.builder().optional().build();
+            case "bytes": return Schema.OPTIONAL_BYTES_SCHEMA;
             case "decimal": return Decimal.builder(2).optional().build();
             default: throw new IllegalArgumentException(type);
         }
@@ -92,6 +94,7 @@ public final class ConnectTransforms {
             case "boolean": return Boolean.valueOf(text);
             case "timestamp":
             case "date": return new Date(Long.parseLong(text));
+            case "bytes": return HexFormat.of().parseHex(text);
             case "decimal": return new BigDecimal(text);
             default: return text;
         }

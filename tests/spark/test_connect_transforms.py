@@ -244,6 +244,36 @@ def test_casts_are_those_of_kafka_connect(spark: None, theirs: Theirs, source: s
             ours("Cast", config, [(value_of(source, text),)], f"x {TYPES[source]}")
 
 
+def test_bytes_as_text_are_those_of_kafka_connect(spark: None, theirs: Theirs) -> None:
+    texts = ["", "6869", "ff00", "00" * 100, None]
+    found = [theirs("Cast$Value", {"spec": "x:string"}, [("x", "bytes", text)])["value"]["x"] for text in texts]
+    rows = [(None if text is None else bytearray.fromhex(text),) for text in texts]
+    assert [row["x"] for row in ours("Cast", {"spec": "x:string"}, rows, "x BINARY")] == found
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "expected"),
+    [
+        ("yyyy-MM-dd HH:mm:ss.S", "2024-02-29 12:30:01.5", datetime.datetime(2024, 2, 29, 12, 30, 1, 500_000, UTC)),
+        (
+            "yyyy-MM-dd HH:mm:ss.SSSSSS",
+            "2024-02-29 12:30:01.123456",
+            datetime.datetime(2024, 2, 29, 12, 30, 1, 123_456, UTC),
+        ),
+        ("yy-MM-dd", "50-02-28", datetime.datetime(2050, 2, 28, tzinfo=UTC)),
+    ],
+)
+def test_patterns_of_fractions_and_short_years_are_those_of_spark(
+    spark: None, theirs: Theirs, pattern: str, text: str, expected: datetime.datetime
+) -> None:
+    """A difference that the documentation lists: in Kafka Connect, a fraction is a number of milliseconds."""
+    config = {"field": "x", "target.type": "Timestamp", "format": pattern}
+    found = theirs("TimestampConverter$Value", config, [("x", "string", text)])["value"]["x"]
+    (after,) = ours("TimestampConverter", config, [(text,)], "x STRING")
+    assert after["x"] == expected
+    assert not same(expected, found)
+
+
 def compare(kind: str, config: dict[str, str], source: str, texts: list[str | None], theirs: Theirs) -> None:
     """Check that all values of a column ``x`` have the same results; those that are an error in Java are one here."""
     found = {text: theirs(f"{kind}$Value", config, [("x", source, text)]) for text in texts}

@@ -38,8 +38,8 @@ class CastSettings(PluginSettings):
 class Cast(RowTransform):
     """Casts fields. A value that cannot be cast is an error, never a null; so is a number that the type does not hold,
     which Kafka Connect's makes another one of, and a text as boolean that is not true or false. Whole numbers have no
-    fraction: it is cut off, as there. A timestamp is a number of milliseconds, a date one of days; their texts are
-    Spark's (``2024-02-29 12:30:01.5``): TimestampConverter has a format.
+    fraction: it is cut off, as there. Bytes as a text are base64, as there. A timestamp is a number of milliseconds, a
+    date one of days; their texts are Spark's (``2024-02-29 12:30:01.5``): TimestampConverter has a format.
     """
 
     Settings = CastSettings
@@ -63,10 +63,12 @@ class Cast(RowTransform):
 
 def _cast(column: Column, found: T.DataType, kind: str) -> Column:
     """Cast a value. A number that Spark would make 0 or infinite is an error; so is a text as boolean that is neither
-    true nor false: Spark has yes and 1 for true, Kafka Connect for false.
+    true nor false: Spark has yes and 1 for true, Kafka Connect for false. Bytes that are no text have one in base64.
     """
     from pyspark.sql import functions as F, types as T
 
+    if kind == "string" and isinstance(found, T.BinaryType):
+        return F.translate(F.base64(column), "\r\n", "")  # Spark breaks it into lines.
     cast = column.cast(_SPARK_TYPES[kind])
     if kind == "boolean" and isinstance(found, T.StringType):
         is_boolean = column.isNull() | F.lower(column).isin("true", "false")
@@ -111,7 +113,10 @@ class TimestampConverterSettings(PluginSettings):
 
 
 class TimestampConverter(RowTransform):
-    """Converts a field between text, unix time and timestamps. Times without a zone are UTC."""
+    """Converts a field between text, unix time and timestamps. Times without a zone are UTC. The patterns are Spark's:
+    each S is a digit of the fraction of a second (``.5`` with ``.S`` is half of one), and yy is a year from 2000 to
+    2099. Kafka Connect's reads ``.5`` as 5 milliseconds, six digits as minutes of them, and the year 50 as 1950.
+    """
 
     Settings = TimestampConverterSettings
 
