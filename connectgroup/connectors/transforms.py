@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from ..connector import Config
+from ..dataplane.dead_letters import HAS_VALUE_COLUMN, PLACE_COLUMN
 from ..dataplane.java_plugins import find_java_class, is_java_name
 from ..dataplane.settings import parse_settings, setting_names, settings_below, unknown_setting
 from ..dataplane.transform import Place, Predicate, Transform, entry_point_name, listed
@@ -148,6 +149,7 @@ def parse_chain(config: Config, metadata: frozenset[str]) -> Chain:
     _check_prefixes(config, TRANSFORMS, names)
     _check_prefixes(config, PREDICATES, predicates)
     steps = []
+    metadata |= {PLACE_COLUMN, HAS_VALUE_COLUMN}  # which the rows of a batch may have (``passes_on``)
     for name in names:
         prefix = f"{TRANSFORMS}{name}."
         settings = settings_below(config, prefix)

@@ -32,6 +32,12 @@ PLACE_COLUMN: Final = "connectgroup_place"
 """The column in which a tolerant source may name the place of each row: for dead letters of transforms and sinks
 (``Source.with_places``)."""
 
+HAS_VALUE_COLUMN: Final = "connectgroup_has_value"
+"""The column in which a source of Kafka may say that a record has a value, true or null. The row of a value without
+fields and that of no value (a tombstone) are alike (``Source.with_marks``)."""
+
+_HIDDEN: Final = (ERROR_COLUMN, PLACE_COLUMN, HAS_VALUE_COLUMN)
+
 FIELDS: Final = ("connector", "task", "stage", "place", "reason", "record")
 """The fields of a dead letter: ``stage`` is source, transform or sink, ``place`` is file and line or byte, table
 and key, or topic, partition and offset, ``record`` is the record as text."""
@@ -147,6 +153,8 @@ def record_of(rows: pa.Table, at: int) -> str:
     """Return a row as JSON."""
     columns = {}
     for name, column in zip(rows.column_names, rows.columns, strict=True):
+        if name in _HIDDEN:
+            continue
         try:
             (columns[name],) = as_objects([column[at].as_py()], column.type)
         except UnicodeDecodeError:

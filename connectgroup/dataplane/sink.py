@@ -80,10 +80,12 @@ class Sink(ABC):
     Attributes:
         Settings: the settings under ``sink.``; each field's description states the allowed values.
         fenced: whether a former owner of a task can write nothing after ``claim`` of its successor has returned.
+        takes_marks: whether rows may have the column ``HAS_VALUE_COLUMN`` of ``dead_letters``.
     """
 
     Settings: ClassVar[type[PluginSettings]]
     fenced: ClassVar[bool] = True
+    takes_marks: ClassVar[bool] = False
 
     @classmethod
     @abstractmethod

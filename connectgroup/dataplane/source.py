@@ -414,6 +414,14 @@ class Source(OffsetAdmin, BatchPlanner, SparkStream):
         """
         return self
 
+    def with_marks(self) -> Source:
+        """Return this source so that its rows say whether their record has a value (``HAS_VALUE_COLUMN`` of
+        ``dead_letters``), for a sink that tells one without fields from none, and for transforms before it.
+
+        A source whose records have fields, or that does not know it, returns itself.
+        """
+        return self
+
 
 MAX_POSITION: Final = (1 << 63) - 1
 

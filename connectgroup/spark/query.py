@@ -32,7 +32,7 @@ from .driving import Driving, LocalDriving, Measuring, ReadingHere, open_stream
 from .errors import SparkError, root_cause
 from .remote import RemoteSession, TaskKey, own_session, remote_address, shown_address
 from .session import kill_session, session_is_alive, spark_session
-from .transforms.chain import Chain, columns_after
+from .transforms.chain import Chain, columns_after, passes_on
 from .warm_up import session_of_task, start_beside
 from .writing import direct_batches
 
@@ -202,6 +202,8 @@ class SparkTask(Task):
                 fencing_token=self._context.fencing_token,
                 source=source.description,
             )
+            if sink.takes_marks and passes_on(chain):
+                source = source.with_marks()
             if self._pipeline.dead_letters and isinstance(sink, DeadLetterSink):
                 source = source.tolerant().with_places()
                 sink.open_dead_letters(self._pipeline.dead_letters)

@@ -17,7 +17,7 @@ from ..errors import ConnectGroupError
 from .errors import root_cause
 from .remote import frame_of
 from .session import is_usable
-from .transforms.chain import Chain, apply_chain
+from .transforms.chain import Chain, apply_chain, passes_on
 from .transforms.rows import Filter
 
 if TYPE_CHECKING:
@@ -40,17 +40,23 @@ def apply_tolerantly(
     table, letters = split_errors(table, owner)
     if not chain:
         return table, letters
+    import pyarrow as pa
+
     whole_batch = not all(isinstance(step.transform, RowTransform | Filter) for step in chain)
     keeps_rows = all(isinstance(step.transform, RowTransform) for step in chain)
     places, bad = letters.places, list[int]()
+    if places is not None and not keeps_rows and passes_on(chain):
+        # Which rows a filter leaves is not known afterwards, so each row takes its place along.
+        table = table.append_column(PLACE_COLUMN, places)
     parts = _applied(chain, table, 0, session, letters, bad, whole_batch)
-    import pyarrow as pa
-
-    if not keeps_rows:
-        letters.places = None  # which rows are left is not known
+    rows = pa.concat_tables(parts)
+    if PLACE_COLUMN in rows.column_names:
+        letters.places, rows = rows[PLACE_COLUMN], rows.drop_columns([PLACE_COLUMN])
+    elif not keeps_rows:
+        letters.places = None
     elif places is not None and bad:
         letters.places = places.take(pa.array(sorted(set(range(len(places))) - set(bad)), pa.int64()))
-    return pa.concat_tables(parts), letters
+    return rows, letters
 
 
 def split_errors(table: pa.Table, owner: Owner) -> tuple[pa.Table, DeadLetters]:

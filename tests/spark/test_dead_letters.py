@@ -128,6 +128,41 @@ def test_record_that_fails_in_or_beside_a_filter_is_one_dead_letter(spark: None)
         ("transform", "place no number", "transforms.f", '{"b": "no number"}'),
         ("transform", "place 300", "transforms.c", '{"b": "300"}'),
     ]
+    assert letters.places is not None
+    assert letters.places.to_pylist() == ["place 10", "place 30"]
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        [{"type": "HoistField", "field": "all"}],
+        [{"type": "Flatten"}, {"type": "ReplaceField", "include": "b"}],
+        [{"type": "ExtractField", "field": "b"}],
+        [{"type": "ValueToKey", "fields": "b"}, {"type": "Filter", "predicate": "p"}],
+        [{"type": "MaskField", "fields": "b", "predicate": "p"}],
+    ],
+    ids=lambda others: "-".join(each["type"] for each in others),
+)
+def test_rows_behind_a_filter_keep_their_places_and_have_no_other_column(
+    spark: None, others: list[dict[str, str]]
+) -> None:
+    from connectgroup.spark.session import spark_session
+    from connectgroup.spark.tolerance import apply_tolerantly
+    from connectgroup.spark.transforms.chain import columns_after
+
+    steps = [{"type": "Filter", "condition": "b = '20'"}, *others]
+    config = {f"transforms.t{at}.{name}": text for at, each in enumerate(steps) for name, text in each.items()}
+    config |= {"transforms": ",".join(f"t{at}" for at in range(len(steps)))}
+    config |= {"predicates": "p", "predicates.p.type": "RecordIsTombstone"}
+    texts = ["10", "20", None, "30"]
+    places = pa.array(["place 1", "place 2", "place 3", "place 4"])
+    chain, table = parse_chain(config, frozenset()), pa.table({"b": texts, "connectgroup_place": places})
+    rows, letters = apply_tolerantly(chain, table, spark_session(), owner(1))
+    expected = columns_after(chain, from_ddl("b STRING"), spark_session(), frozenset())
+    assert rows.column_names == [column.name for column in expected]
+    assert letters.places is not None
+    drops_null = any(each.get("predicate") and each["type"] == "Filter" for each in others)
+    assert letters.places.to_pylist() == ["place 1", *["place 3"] * (not drops_null), "place 4"]
 
 
 def test_pipeline_puts_bad_lines_and_failed_transforms_aside(table: Bench, caplog: pytest.LogCaptureFixture) -> None:

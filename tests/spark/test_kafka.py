@@ -738,6 +738,55 @@ def test_record_of_another_topic_keeps_its_timestamp_key_headers_and_value(kafka
     assert committed(kafka, target) == committed(kafka, origin)
 
 
+@pytest.mark.parametrize("transforms", ["", "f,t,m"])
+@pytest.mark.parametrize("tolerant", [False, True])
+def test_value_without_the_fields_of_the_schema_is_no_tombstone_in_another_topic(
+    kafka: str, table: Bench, transforms: str, tolerant: bool
+) -> None:
+    origin, target, dead = (f"t{uuid.uuid4().hex}" for _ in range(3))
+    for name in (origin, target, dead):
+        make_topic(kafka, name, 1)
+    values = ["{}", '{"a":null}', '{"other":1}', None, '{"a":2}', '{"a":1}']
+    produce(kafka, origin, [(0, f"k{at}", value) for at, value in enumerate(values)])
+    more = {"source_bootstrap_servers": kafka, "source_topics": origin, "source_metadata": "key"}
+    if transforms:
+        more |= {"transforms": transforms, "transforms_f_type": "Filter", "transforms_f_condition": "a = 2"}
+        more |= {"transforms_t_type": "Filter", "transforms_t_predicate": "p"}
+        more |= {"predicates": "p", "predicates_p_type": "RecordIsTombstone"}
+        more |= {"transforms_m_type": "MaskField", "transforms_m_fields": "a"}
+    if tolerant:
+        more |= {"errors_tolerance": "all", "errors_deadletterqueue_name": dead}
+    expected = [("k0", '{"a":null}'), ("k1", '{"a":null}'), ("k2", '{"a":null}'), ("k3", ""), ("k4", '{"a":2}')]
+    expected = [*expected[:3], ("k5", '{"a":0}')] if transforms else [*expected, ("k5", '{"a":1}')]
+    run = _to_kafka(table, kafka, target, source="kafka", source_schema="a INT", **more)
+    run.wait(lambda: len(committed(kafka, target)) == len(expected))
+    assert committed(kafka, target) == expected
+    assert committed(kafka, dead) == []
+
+
+def test_tombstone_stays_one_behind_a_transform_and_has_no_key_of_its_value(kafka: str, table: Bench) -> None:
+    origin, target, dead = (f"t{uuid.uuid4().hex}" for _ in range(3))
+    for name in (origin, target, dead):
+        make_topic(kafka, name, 1)
+    produce(kafka, origin, [(0, f"k{at}", value) for at, value in enumerate(['{"a":1}', None, "{}"])])
+    more = {"source_bootstrap_servers": kafka, "source_topics": origin, "source_schema": "a INT"}
+    more |= {"source_metadata": "key,partition", "errors_tolerance": "all", "errors_deadletterqueue_name": dead}
+    inserts = {"transforms": "i", "transforms_i_type": "InsertField", "transforms_i_partition_field": "n"}
+    inserts |= {"transforms_i_static_field": "x", "transforms_i_static_value": "y"}
+    run = _to_kafka(table, kafka, target, source="kafka", **more, **inserts)
+    expected = [("k0", '{"a":1,"n":0,"x":"y"}'), ("k1", ""), ("k2", '{"a":null,"n":0,"x":"y"}')]
+    run.wait(lambda: len(committed(kafka, target)) == 3)
+    assert committed(kafka, target) == expected
+    run.task.stop()
+    keys = {"transforms": "k", "transforms_k_type": "ValueToKey", "transforms_k_fields": "a"}
+    run = _to_kafka(table, kafka, target, source="kafka", **more, **keys)
+    run.wait(lambda: len(committed(kafka, target)) == 5)
+    assert committed(kafka, target)[3:] == [('{"a":1}', '{"a":1}'), ('{"a":null}', '{"a":null}')]
+    ((_, letter),) = committed(kafka, dead)
+    assert json.loads(letter)["place"] == f"{origin}-0, offset 1"
+    assert "the record has no value; allowed: " in json.loads(letter)["reason"]
+
+
 def _tolerant_sink(kafka: str, columns: Columns, **more: str) -> tuple[KafkaSink, str, str, Owner]:
     """A sink with dead letters, its topic and that of the dead letters."""
     name, dead = (f"t{uuid.uuid4().hex}" for _ in range(2))

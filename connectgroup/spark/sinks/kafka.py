@@ -18,7 +18,7 @@ from pydantic import Field
 
 from ...connector import LocalPath
 from ...dataplane.columns import Columns, as_objects
-from ...dataplane.dead_letters import DeadLetter, DeadLetterSink, reject, write_rows
+from ...dataplane.dead_letters import HAS_VALUE_COLUMN, DeadLetter, DeadLetterSink, reject, write_rows
 from ...dataplane.errors import DataPlaneError, OffsetConflict, SinkError, TaskFenced
 from ...dataplane.ownership import Owner, Range
 from ...dataplane.transform import listed
@@ -120,14 +120,15 @@ class KafkaSinkSettings(ConverterSettings):
 class KafkaSink(DeadLetterSink):
     """Writes each row as a record, in transactions that contain the offsets. The record's value is a JSON object of all
     columns, or a single column ``value`` as it is; the columns of ``sink.metadata`` are the record's key, topic,
-    timestamp and headers instead. A row with a key whose fields are all null is a record without a value (a tombstone).
-    A record from Kafka keeps its timestamp, unless the topic has its own (``message.timestamp.type``); of other times,
-    a fraction of a millisecond is cut off. Numbers that JSON does not have are the texts NaN, Infinity and -Infinity. A
-    value that its field in an Avro schema would change (2147483648 as an int, a fraction of a millisecond, null without
-    a union) is an error or, with ``errors.tolerance=all``, a dead letter; so is a timestamp with such a fraction with
-    JsonConverter, which writes its milliseconds. The key chooses the partition as in Kafka's Java clients
-    (``partitioner`` in ``sink.client``: another way). A connector that would write to a topic that it reads, on the
-    same cluster, is rejected.
+    timestamp and headers instead. A row with a key whose fields are all null is a record without a value (a tombstone),
+    but not if it comes from a record of Kafka that has a value, as ``{}``, by way of the transforms of this package
+    without ``sql``. A record from Kafka keeps its timestamp, unless the topic has its own (``message.timestamp.type``);
+    of other times, a fraction of a millisecond is cut off. Numbers that JSON does not have are the texts NaN, Infinity
+    and -Infinity. A value that its field in an Avro schema would change (2147483648 as an int, a fraction of a
+    millisecond, null without a union) is an error or, with ``errors.tolerance=all``, a dead letter; so is a timestamp
+    with such a fraction with JsonConverter, which writes its milliseconds. The key chooses the partition as in Kafka's
+    Java clients (``partitioner`` in ``sink.client``: another way). A connector that would write to a topic that it
+    reads, on the same cluster, is rejected.
 
     The columns of ``sink.metadata`` are the record's own: a key that is a struct is written as JSON, ``timestamp`` is
     the record's time, ``headers`` is an array of structs of key and value, or a map. If the only other column is
@@ -136,6 +137,7 @@ class KafkaSink(DeadLetterSink):
     """
 
     Settings = KafkaSinkSettings
+    takes_marks = True
 
     def __init__(self, settings: KafkaSinkSettings, columns: Columns) -> None:
         """Connect, and create the topic of offsets if it is missing.
@@ -397,6 +399,7 @@ class KafkaSink(DeadLetterSink):
     def _encoded(self, rows: pa.Table, name: str, form: Form, schemas: bool) -> Iterator[Any]:
         """Yield the keys or the values of the records."""
         import pyarrow as pa
+        import pyarrow.compute as pc
 
         if form != "avro" and (name in self._metadata or self._values == [name]):
             kind = rows.schema.field(name).type
@@ -411,12 +414,17 @@ class KafkaSink(DeadLetterSink):
             encode: Callable[[Any], Any] = self._avro.encode
         else:
             encode = encoder(pa.struct(chosen.schema), form, schemas=schemas, optional=False)
-        keys = rows["key"].to_pylist() if "key" in self._metadata else repeat(None, rows.num_rows)
-        # A key with nulls alone is what the source ``kafka`` makes of a tombstone. An object of nulls would be another
-        # value of the key, which the topic keeps for ever.
+        # A key with nulls alone is what the source ``kafka`` makes of a tombstone, and of an object without these
+        # fields, which has a mark. An object of nulls would be another value of the key, which the topic keeps for
+        # ever; a tombstone would delete it.
+        has_value: Iterable[bool | None] = repeat(True, rows.num_rows)
+        if HAS_VALUE_COLUMN in rows.column_names:
+            has_value = rows[HAS_VALUE_COLUMN].to_pylist()
+        elif "key" in self._metadata:
+            has_value = pc.is_null(rows["key"]).to_pylist()
         return (
-            encode(row) if key is None or any(value is not None for value in row.values()) else None
-            for key, row in zip(keys, chosen.to_pylist(), strict=True)
+            encode(row) if is_value or any(value is not None for value in row.values()) else None
+            for is_value, row in zip(has_value, chosen.to_pylist(), strict=True)
         )
 
     def _transactional(self, transactional_id: str) -> Producer:

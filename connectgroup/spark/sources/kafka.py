@@ -188,7 +188,7 @@ class KafkaSource(Source):
         self._first_ends: dict[str, int] = {}
         # With latest: of each topic, the number of partitions that it had when the first task committed a position.
         self._first_counts: dict[str, int] = {}
-        self._is_tolerant = False
+        self._is_tolerant = self._has_marks = False
         self.columns = _columns(settings)
 
     def with_committed(self, committed: CommittedPositions) -> KafkaSource:
@@ -202,6 +202,10 @@ class KafkaSource(Source):
     def tolerant(self) -> KafkaSource:
         """A record that the converters cannot read is a dead letter, like a line of a file."""
         self._is_tolerant = True
+        return self
+
+    def with_marks(self) -> KafkaSource:
+        self._has_marks = True
         return self
 
     @classmethod
@@ -311,7 +315,15 @@ class KafkaSource(Source):
         """Return the columns of the source from what Spark's Kafka source reads."""
         fields, timezone = _fields(self._settings), self._settings.timezone
         metadata = self.columns[len(fields) or 1 :]
-        return rows_of(records, self._settings, fields, metadata, tolerant=self._is_tolerant, timezone=timezone)
+        return rows_of(
+            records,
+            self._settings,
+            fields,
+            metadata,
+            tolerant=self._is_tolerant,
+            timezone=timezone,
+            marks=self._has_marks,
+        )
 
     def record_reader(self) -> ReadRecords:
         """Return what reads records without Spark: no headers, and a record that is no row is an error."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from ...dataplane.columns import Column as FieldColumn, Columns, to_arrow, to_ddl
-from ...dataplane.dead_letters import ERROR_COLUMN, PLACE_COLUMN, error_text
+from ...dataplane.dead_letters import ERROR_COLUMN, HAS_VALUE_COLUMN, PLACE_COLUMN, error_text
 from ...dataplane.errors import SourceError
 from ...gc_tuning import no_collections
 from ...protocol.units import printable
@@ -66,6 +66,7 @@ def rows_of(
     *,
     tolerant: bool,
     timezone: str,
+    marks: bool = False,
 ) -> DataFrame:
     """Return the columns of a source of Kafka.
 
@@ -76,6 +77,7 @@ def rows_of(
         metadata: the other columns.
         tolerant: whether a record that the converters cannot read is a row with an error (``dead_letters``).
         timezone: the zone of timestamps without one in JSON; empty: they are an error.
+        marks: whether rows of fields say that their record has a value (``HAS_VALUE_COLUMN``).
     """
     from pyspark.sql import functions as F
 
@@ -92,7 +94,7 @@ def rows_of(
         error = F.concat(F.lit(_SOURCE_ERROR), _place(), F.lit(": "), reason, F.lit("\n"))
         return F.when(bad, F.raise_error(error).cast(kind)).otherwise(read)
 
-    values = values_of(settings, fields, metadata, tolerant=tolerant, timezone=timezone)
+    values = values_of(settings, fields, metadata, tolerant=tolerant, timezone=timezone, marks=marks)
     value_schemas, key_schemas = (False, False) if values is None else (values.value_schemas, values.key_schemas)
     chosen: dict[str, Column] = {}
     if not fields and not value_schemas:
@@ -125,7 +127,13 @@ def rows_of(
 
 
 def values_of(
-    settings: ConverterSettings, fields: Columns, metadata: Columns, *, tolerant: bool, timezone: str
+    settings: ConverterSettings,
+    fields: Columns,
+    metadata: Columns,
+    *,
+    tolerant: bool,
+    timezone: str,
+    marks: bool = False,
 ) -> KafkaValues | None:
     """Return what parses the values of records with Python code; ``None``: nothing to parse. See ``rows_of``."""
     value_schemas = settings.value_form == "json" and settings.value_converter_schemas_enable
@@ -141,6 +149,7 @@ def values_of(
         key_schemas=key_schemas,
         tolerant=tolerant,
         timezone=timezone,
+        marks=marks and bool(fields),
     )
 
 
@@ -186,7 +195,7 @@ class KafkaValues:
         metadata: the other columns.
         codec: reads Avro; None: values are JSON.
         value_schemas, key_schemas: whether value and key are JSON with schemas.
-        tolerant, timezone: see ``rows_of``.
+        tolerant, timezone, marks: see ``rows_of``.
     """
 
     fields: Columns
@@ -196,11 +205,14 @@ class KafkaValues:
     key_schemas: bool
     tolerant: bool
     timezone: str
+    marks: bool = False
 
     @property
     def ddl(self) -> str:
         """The columns of the rows, as Spark's DDL."""
         columns = [*(self.fields or (FieldColumn("value", "STRING"),)), *self.metadata]
+        if self.marks:
+            columns.append(FieldColumn(HAS_VALUE_COLUMN, "BOOLEAN"))
         if self.tolerant:
             columns += [FieldColumn(PLACE_COLUMN, "STRING"), FieldColumn(ERROR_COLUMN, "STRING")]
         return to_ddl(tuple(columns))
@@ -232,6 +244,9 @@ class KafkaValues:
                 arrays += self._read(batch.column(_KEY).to_pylist(), errors, _payloads("key"))
             else:
                 arrays.append(batch.column(column.name))
+        if self.marks:
+            names.append(HAS_VALUE_COLUMN)
+            arrays.append(self._marks(values, arrays[: len(self.fields)]))
         if errors and not self.tolerant:
             at = min(errors)
             raise SourceError(f"{_places(batch.slice(at, 1))[0].as_py()}: {errors[at]}")
@@ -293,6 +308,20 @@ class KafkaValues:
             return [_NOTHING if value is None else next(exact) for value in values]
 
         return self._json.arrays(rows, again, may_be_small=may_be_small(b"\n".join(present)))
+
+    def _marks(self, values: Sequence[bytes | None], fields: Sequence[pa.Array]) -> pa.Array:
+        """Return true for each record with a value, else null. A payload of null is no value; one of JSON with schemas
+        whose fields are null is not told from it."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        has_value = pa.array([None if value is None else True for value in values], pa.bool_())
+        if not self.value_schemas:
+            return has_value
+        has_fields = pc.is_valid(fields[0])
+        for field in fields[1:]:
+            has_fields = pc.or_(has_fields, pc.is_valid(field))
+        return pc.if_else(has_fields, has_value, pa.scalar(None, pa.bool_()))
 
     @property
     def _json(self) -> JsonColumns:

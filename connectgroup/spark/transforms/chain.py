@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ...dataplane.columns import Column, Columns, to_ddl
-from ...dataplane.transform import Predicate, Transform
+from ...dataplane.transform import Predicate, RowTransform, Transform
 from ..remote import own_session
+from .rows import Filter
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -37,6 +38,8 @@ class ChainStep:
 
 Chain = tuple[ChainStep, ...]
 
+_PACKAGE: Final = f"{__package__}."
+
 
 def apply_chain(chain: Chain, frame: DataFrame) -> DataFrame:
     """Return the rows of a batch after all steps.
@@ -47,6 +50,15 @@ def apply_chain(chain: Chain, frame: DataFrame) -> DataFrame:
     for step in chain:
         frame = step.apply(frame)
     return frame
+
+
+def passes_on(chain: Chain) -> bool:
+    """Whether all steps leave columns alone that no setting names: those which tell of each row where it comes from, or
+    that its record has a value. They count as record metadata (``parse_chain``). Transforms of other packages may take
+    them for fields, and a query names the columns of its result."""
+    parts = [part for step in chain for part in (step.transform, step.predicate) if part is not None]
+    is_own = all(type(part).__module__.startswith(_PACKAGE) for part in parts)
+    return is_own and all(isinstance(step.transform, RowTransform | Filter) for step in chain)
 
 
 def columns_after(chain: Chain, columns: Columns, session: SparkSession | None, metadata: frozenset[str]) -> Columns:

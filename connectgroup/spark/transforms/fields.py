@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from pydantic import Field
 
 from ...dataplane.columns import NUMBER_TEXT
+from ...dataplane.dead_letters import HAS_VALUE_COLUMN
 from ...dataplane.settings import PluginSettings
 from ...dataplane.transform import Place, RowTransform, listed, quoted
 from ...errors import NO_VALUE, ConfigError
@@ -52,7 +53,8 @@ class InsertFieldSettings(PluginSettings):
 
 
 class InsertField(RowTransform):
-    """Adds record metadata or a constant text as fields. A field that the rows have already is an error.
+    """Adds record metadata or a constant text as fields. A field that the rows have already is an error. From a topic
+    to a topic, a record without a value (a tombstone) stays one, as in Kafka Connect.
 
     Topic, partition, offset and timestamp come from the columns of these names, which Kafka records have.
     """
@@ -79,12 +81,17 @@ class InsertField(RowTransform):
     def select(self, frame: DataFrame) -> Mapping[str, Column]:
         from pyspark.sql import functions as F
 
-        columns = unchanged(frame)
+        columns, has_marks = unchanged(frame), HAS_VALUE_COLUMN in frame.columns
+
+        def insert(field: str, column: Column, setting: str) -> None:
+            inserted = F.when(frame[HAS_VALUE_COLUMN], column) if has_marks else column
+            add(columns, field, inserted, f"{self.place.prefix}{setting}")
+
         for source, field in self._copies.items():
             self.require(frame, f"{source}.field", [source])
-            add(columns, field, frame[quoted(source)], f"{self.place.prefix}{source}.field")
+            insert(field, frame[quoted(source)], f"{source}.field")
         if self._static is not None:
-            add(columns, self._static, F.lit(self.settings.static_value), f"{self.place.prefix}static.field")
+            insert(self._static, F.lit(self.settings.static_value), "static.field")
         return columns
 
 
@@ -248,7 +255,9 @@ class ExtractField(RowTransform):
         field = self.settings.field
         self.require(frame, "field", [field])
         kind, column = frame.schema[field].dataType, frame[quoted(field)]
-        metadata = {name: frame[quoted(name)] for name in frame.columns if name in self.place.metadata - {field}}
+        # Not that the record has a value: the field is the value now, and may be null.
+        names = self.place.metadata - {field, HAS_VALUE_COLUMN}
+        metadata = {name: frame[quoted(name)] for name in frame.columns if name in names}
         setting = f"{self.place.prefix}field"
         columns = {inner: column.getField(inner) for inner in kind.names} if isinstance(kind, T.StructType) else {}
         columns = columns or {field: column}
@@ -264,7 +273,9 @@ class ValueToKeySettings(PluginSettings):
 
 
 class ValueToKey(RowTransform):
-    """Sets the record's key, the column ``key``, to a struct of fields of the value."""
+    """Sets the record's key, the column ``key``, to a struct of fields of the value. From a topic to a topic, a record
+    without a value (a tombstone) is an error, as in Kafka Connect: its key would be one of nulls.
+    """
 
     Settings = ValueToKeySettings
     adds_metadata = ("key",)
@@ -277,7 +288,12 @@ class ValueToKey(RowTransform):
         if "key" in frame.columns and "key" not in self.place.metadata:
             allowed = "rows without a field key, which would be lost; ReplaceField renames it"
             raise ConfigError(f"{self.place.prefix}type", "ValueToKey", allowed)
-        return unchanged(frame) | {"key": F.struct(*(frame[quoted(name)].alias(name) for name in names))}
+        key = F.struct(*(frame[quoted(name)].alias(name) for name in names))
+        if HAS_VALUE_COLUMN in frame.columns:
+            wrong = "the record has no value; allowed: one with the fields, or the predicate RecordIsTombstone, negated"
+            error = F.raise_error(F.lit(wrong)).cast(frame.select(key).schema.fields[0].dataType)
+            key = F.when(frame[HAS_VALUE_COLUMN], key).otherwise(error)
+        return unchanged(frame) | {"key": key}
 
 
 class FlattenSettings(PluginSettings):

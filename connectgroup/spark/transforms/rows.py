@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
+from ...dataplane.dead_letters import HAS_VALUE_COLUMN
 from ...dataplane.settings import PluginSettings
 from ...dataplane.transform import Place, Predicate, Transform, quoted
 from ...errors import ConfigError
@@ -109,14 +110,16 @@ class RecordIsTombstoneSettings(PluginSettings):
 
 
 class RecordIsTombstone(Predicate):
-    """True for records without a value: every column that is not record metadata is null."""
+    """True for records without a value: every column that is not record metadata is null. From a topic to a topic, a
+    value whose fields are null or missing is a value.
+    """
 
     Settings = RecordIsTombstoneSettings
 
     def condition(self, frame: DataFrame) -> Column:
         from pyspark.sql import functions as F
 
-        empty = F.lit(True)
+        empty = frame[HAS_VALUE_COLUMN].isNull() if HAS_VALUE_COLUMN in frame.columns else F.lit(True)
         for field in frame.columns:
             if field not in self.place.metadata:
                 empty = empty & frame[quoted(field)].isNull()
