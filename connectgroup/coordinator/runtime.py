@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Final
+from weakref import WeakValueDictionary
 
 from ..checks import check_methods, check_object
 from ..errors import (
@@ -135,6 +136,7 @@ class Coordinator:
         self._wall_clock_ms, self._since_ms = wall_clock_ms, -1  # since when it serves; ``start`` sets it
         self._progress = ReportedProgress(wall_clock_ms)
         self._copying = asyncio.Lock()  # one copy of a large group at a time
+        self._copying_for: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # by principal
         self._logger_levels = LoggerLevels(wall_clock_ms)
         self._completed = CompletedResponses()
         self._connect_type = connect = ConnectGroupType(with_own_assignor(settings), embedded)
@@ -249,15 +251,15 @@ class Coordinator:
                 request, await self.shard.submit(request, client) if decided is None else decided
             )
         if isinstance(request, SetLoggerLevelRequest):
-            response = await self._set_logger_level(request)
+            response = await self._set_logger_level(request, client)
         elif isinstance(request, ResetTopicsRequest):
-            response = await self._reset_topics(request)
+            response = await self._reset_topics(request, client)
         elif isinstance(request, DescribeCoordinatorsRequest):
             itself = DescribedCoordinator(address="", epoch=self._log.epoch, since_ms=self._since_ms)
             response = DescribeCoordinatorsResponse(coordinators=(itself,))
         elif isinstance(request, DescribeRequest):
             response = DescribeResponse(
-                groups=tuple([await self._describe(request, each) for each in self._named(request)])
+                groups=tuple([await self._describe(request, each, client) for each in self._named(request)])
             )
         elif isinstance(request, DeleteRequest):
             response = await self._delete(request, client)
@@ -265,9 +267,10 @@ class Coordinator:
             await self._before_fetch(dict.fromkeys(each.group_id for each in request.groups))
             response = await self._fetch_offsets(request, client)
         elif isinstance(request, ListGroupsRequest):
-            response = listed([await self._describe(SUMMARY, each) for each in self._named(SUMMARY)], request)
+            summaries = [await self._describe(SUMMARY, each, client) for each in self._named(SUMMARY)]
+            response = listed(summaries, request)
         elif isinstance(request, DescribeGroupsRequest):
-            described = [await self._describe(CLASSIC, each) for each in dict.fromkeys(request.groups)]
+            described = [await self._describe(CLASSIC, each, client) for each in dict.fromkeys(request.groups)]
             response = DescribeGroupsResponse(groups=tuple(in_classic_form(each, request) for each in described))
         elif isinstance(request, DeleteGroupsRequest):
             response = deleted(await self._delete(DeleteRequest(group_ids=request.groups_names), client))
@@ -350,8 +353,8 @@ class Coordinator:
         levelled = self._logger_levels.add_to(response, request)
         return self._completed.of(levelled, self._log.epoch, self.shard.traces.traceparent(request, levelled))
 
-    async def _set_logger_level(self, request: SetLoggerLevelRequest) -> Response:
-        described = await self._describe(SUMMARY, request.group_id)
+    async def _set_logger_level(self, request: SetLoggerLevelRequest, client: ClientInfo) -> Response:
+        described = await self._describe(SUMMARY, request.group_id, client)
         if described.error_code:
             return rejected(request, described.error_code, described.error_message)
         try:
@@ -360,9 +363,9 @@ class Coordinator:
             return rejected(request, error.code, str(error))
         return SetLoggerLevelResponse()
 
-    async def _reset_topics(self, request: ResetTopicsRequest) -> Response:
+    async def _reset_topics(self, request: ResetTopicsRequest, client: ClientInfo) -> Response:
         named = DescribeRequest(group_ids=(request.group_id,), connectors=(request.connector,), connectors_only=True)
-        described = await self._describe(named, request.group_id)
+        described = await self._describe(named, request.group_id, client)
         if described.error_code:
             return rejected(request, described.error_code, described.error_message)
         if not described.connectors:
@@ -386,16 +389,18 @@ class Coordinator:
         """The groups to describe: each once, however often it is named, since a description may take megabytes."""
         return tuple(dict.fromkeys(request.group_ids)) or self.shard.groups.group_ids()
 
-    async def _describe(self, request: DescribeRequest, group_id: str) -> DescribedGroup:
-        described = await self._described(request, group_id)
+    async def _describe(self, request: DescribeRequest, group_id: str, client: ClientInfo) -> DescribedGroup:
+        described = await self._described(request, group_id, client)
         error = self.shard.writability.error
         return replace(described, log_error=error) if error else described
 
-    async def _described(self, request: DescribeRequest, group_id: str) -> DescribedGroup:
-        described = await self.shard.describe(request, group_id)
+    async def _described(self, request: DescribeRequest, group_id: str, client: ClientInfo) -> DescribedGroup:
+        described = await self.shard.describe(request, group_id, client)
         if described is TAKES_LONG:
-            async with self._copying:
-                described = await self.shard.describe(request, group_id, copies=True)
+            # At most one of each principal waits for the others: a user who asks for many delays no other user.
+            own_turn = self._copying_for.setdefault(client.principal or "", asyncio.Lock())
+            async with own_turn, self._copying:
+                described = await self.shard.describe(request, group_id, client, copies=True)
                 if isinstance(described, Snapshot):
                     return await self._describe_in_thread(described, request, group_id)
         assert isinstance(described, DescribedGroup)

@@ -243,14 +243,16 @@ class Shard:
         """
         return await self._response_to(self._command(request, client))
 
-    async def describe(self, request: DescribeRequest, group_id: str, *, copies: bool = False) -> Any:
+    async def describe(
+        self, request: DescribeRequest, group_id: str, client: ClientInfo = NO_CLIENT, *, copies: bool = False
+    ) -> Any:
         """Queue the description of one group and return it; see ``Describe`` for a large group."""
 
         def refused(error: GroupError) -> DescribedGroup:
             return DescribedGroup(group_id=group_id, error_code=error.code, error_message=str(error))
 
         traits = RequestTraits(group_id=group_id)
-        return await self._response_to(Command(Describe(request, copies), traits, error_response=refused))
+        return await self._response_to(Command(Describe(request, copies), traits, client, error_response=refused))
 
     def begin(self, request: Any, client: ClientInfo, respond: Callable[[Any], None]) -> None:
         """As ``submit``, without a task that waits: ``respond`` is called with the response."""

@@ -21,7 +21,12 @@ from connectgroup.protocol.messages.classic import (
     OfferedProtocol,
     SyncGroupRequest,
 )
-from connectgroup.protocol.messages.describe import DescribeRequest
+from connectgroup.protocol.messages.describe import (
+    DescribeGroupsRequest,
+    DescribeRequest,
+    DescribeResponse,
+    ListGroupsRequest,
+)
 from connectgroup.protocol.messages.offsets import OffsetCommitRequest, PartitionCommit, TopicCommit
 
 from .builders import GROUP, add, ask, beat, change, serving, tick
@@ -175,6 +180,40 @@ async def test_flood_in_one_group_does_not_delay_other_groups_of_the_same_user()
             sender.send("honest", beat(f"w{n}", sequence=1))
         await sender.all()
     assert max(n for n, name in enumerate(sender.answered) if name == "honest") < 30
+
+
+@pytest.mark.usefixtures("short_turns")
+@pytest.mark.parametrize(
+    "request_",
+    [DescribeRequest(group_ids=("unknown",)), DescribeGroupsRequest(groups=("unknown",)), ListGroupsRequest()],
+    ids=lambda request: type(request).__name__,
+)
+async def test_descriptions_of_one_user_do_not_delay_those_of_another(request_: Request) -> None:
+    """A coordinator makes them itself, from descriptions of single groups."""
+    async with serving() as coordinator:
+        await ask(coordinator, beat("a", sequence=1))
+        sender = Sender(coordinator)
+        for _ in range(300):
+            sender.send("flood", request_, "mallory")
+        for _ in range(5):
+            sender.send("honest", request_, "alice")
+        await sender.all()
+    assert max(n for n, name in enumerate(sender.answered) if name == "honest") < 30
+
+
+@pytest.mark.usefixtures("short_turns")
+async def test_descriptions_of_one_user_do_not_use_up_the_limit_of_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(intake, "MAX_OF_GROUP", 50)
+    async with serving() as coordinator:
+        sender = Sender(coordinator)
+        for _ in range(200):
+            sender.send("flood", DescribeRequest(group_ids=("unknown",)), "mallory")
+        await asyncio.sleep(0)
+        request = DescribeRequest(group_ids=("unknown",))
+        described = await coordinator.handle(request, client_host="h", principal="alice")
+        await sender.all()
+    assert isinstance(described, DescribeResponse)
+    assert [each.error_code for each in described.groups] == [GroupIdNotFound.code]
 
 
 def joins(member_id: str, group_id: str = "classic") -> JoinGroupRequest:
