@@ -133,7 +133,8 @@ class AuditLog(MetricSource):
             self._lines.put(None, timeout=timeout_s)
             thread.join(timeout_s)
         if self._file is not None and not thread.is_alive():
-            self._file.close()
+            with contextlib.suppress(OSError):  # a full disk: what is left in the buffer has been counted as lost
+                self._file.close()
 
     def record(
         self,

@@ -258,6 +258,15 @@ async def test_lines_that_cannot_be_written_are_counted_and_said(
         audit.close()
 
 
+async def test_server_stops_in_order_though_the_disk_of_its_audit_log_is_full(tmp_path: Path) -> None:
+    """Its lines are still in a buffer, and cannot be written at the end either."""
+    async with serving(tmp_path, audit_log=Path("/dev/full")) as server, Admin.connect([server.address]) as admin:
+        await admin.add_connector("g", "c", {"connector.class": "idle"})
+        await eventually(lambda: [numbers["lost-line-total"] for _, numbers in values_of("audit")] == [1])
+    async with serving(tmp_path) as server, Admin.connect([server.address]) as admin:
+        assert [each.connector for each in (await admin.describe("g")).connectors] == ["c"]
+
+
 def test_file_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"audit_log: got .*; allowed: a file that can be written"):
         AuditLog(tmp_path / "nowhere" / "audit")
