@@ -161,6 +161,41 @@ class Repeats(logging.Filter):
             self._handler.release()
 
 
+BURST: Final = 100
+"""Lines that may be written at once: more than a rolling restart of a large group has."""
+LINES_PER_S: Final = 10
+"""Lines that may be written for long."""
+
+
+class LineBudget:
+    """How many lines of one kind may be written now (a token bucket): clients that cause them in a loop, each time with
+    other names, must not fill the disk.
+
+    Attributes:
+        left_out: lines that were not written since the last one that was. ``take`` changes it.
+    """
+
+    def __init__(self) -> None:
+        self._lines, self._at_s = float(BURST), time.monotonic()
+        self.left_out = 0
+
+    def take(self) -> bool:
+        """Take one line; false if there is none left, and the line counts as left out."""
+        now_s = time.monotonic()
+        self._lines = min(float(BURST), self._lines + (now_s - self._at_s) * LINES_PER_S)
+        self._at_s = now_s
+        if self._lines < 1.0:
+            self.left_out += 1
+            return False
+        self._lines -= 1.0
+        return True
+
+    def told(self) -> int:
+        """The lines that were left out, which the next line tells."""
+        left_out, self.left_out = self.left_out, 0
+        return left_out
+
+
 FORMAT_VARIABLE: Final = "CONNECTGROUP_LOG_FORMAT"
 """``text`` or ``json``: the form of log lines; processes that ``up`` starts inherit it."""
 

@@ -23,6 +23,7 @@ from ..errors import ConfigError, ConnectGroupError, PluginError
 from ..group.connect.settings import GroupSettings, ServerAssignment, ServerAssignorCall
 from ..group.kernel.outcome import Compute, Computed, Effect, Match, Matched, PatternMatcher, Repeat, Warn
 from ..group.registry import Registry
+from ..loggers import LineBudget
 from ..masking import masked_text
 from ..plugins import available, load_assignor
 from ..protocol.messages.assignment import PrepareResponse
@@ -126,6 +127,7 @@ class Effects:
         self._running: dict[Key, asyncio.Future[Any]] = {}  # calls of assignors that have not returned
         self._abandoned: set[Key] = set()  # those of them that took too long; their results count no more
         self._warned: dict[str, tuple[int, set[str]]] = {}  # the messages of each group's newest epoch
+        self._budget = LineBudget()  # members that join in a loop make a new epoch each time
         self._searching = asyncio.Lock()  # held by _match
 
     def perform(self, effect: Effect) -> None:
@@ -160,9 +162,11 @@ class Effects:
         if epoch != warning.epoch:
             messages = set()
             self._warned[warning.group_id] = warning.epoch, messages
-        if warning.message not in messages:
+        if warning.message not in messages and self._budget.take():
             messages.add(warning.message)
-            logger.warning("group %s: %s", printable(warning.group_id), warning.message)
+            left_out = self._budget.told()
+            more = f" ({left_out} more warnings about groups since the last line)" if left_out else ""
+            logger.warning("group %s: %s%s", printable(warning.group_id), warning.message, more)
 
     def _start(self, effect: Compute) -> None:
         key = (effect.group_id, effect.epoch, effect.assignor)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
 from ..errors import CoordinatorNotAvailable
 from ..group.kernel.outcome import Effect
 from ..log.base import Log, LogNotWritable
+from ..loggers import LINES_PER_S, LineBudget
 from ..protocol.messages.describe import Rebalance
 from ..protocol.records.base import Kind, Tombstone
 from ..protocol.records.connect import GroupRecord, MemberRecord, RebalanceRecord
@@ -93,36 +93,7 @@ class Writability:
 
 logger = logging.getLogger(__name__)
 
-BURST: Final = 100
-"""Lines that may be written at once, of all groups together: more than a rolling restart of a large group has."""
-LINES_PER_S: Final = 10
-"""Lines that may be written for long."""
-
-
-class Budget:
-    """How many lines may be written now (a token bucket).
-
-    Attributes:
-        left_out: lines that were not written since the last one that was. ``take`` changes it.
-    """
-
-    def __init__(self) -> None:
-        self._lines, self._at_s = float(BURST), time.monotonic()
-        self.left_out = 0
-
-    def take(self) -> bool:
-        """Take one line; false if there is none left, and the line counts as left out."""
-        now_s = time.monotonic()
-        self._lines = min(float(BURST), self._lines + (now_s - self._at_s) * LINES_PER_S)
-        self._at_s = now_s
-        if self._lines < 1.0:
-            self.left_out += 1
-            return False
-        self._lines -= 1.0
-        return True
-
-
-_budget = Budget()
+_budget = LineBudget()
 
 
 def log_records(records: Sequence[Any]) -> None:

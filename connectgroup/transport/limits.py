@@ -12,6 +12,7 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
+from ..loggers import LineBudget
 from ..protocol.units import printable
 
 LOOPBACK: Final = "an address of this machine's own (127.0.0.1, ::1, localhost)"
@@ -49,12 +50,14 @@ def descriptor_of(transport: asyncio.BaseTransport) -> int:
 
 
 class Complaints:
-    """Logs at most one message per peer and minute; the next message gives the number of suppressed messages."""
+    """Logs at most one message per peer and minute, and of all peers as many as a ``LineBudget`` has; the next message
+    gives the number of suppressed messages."""
 
     def __init__(self, logger: logging.Logger) -> None:
         """Log here."""
         self._logger = logger
         self._last: dict[str, tuple[float, int]] = {}  # by peer: when, and how many since; in the order of messages
+        self._budget = LineBudget()
 
     def log(self, host: str, what: str) -> None:
         """Log a message about a peer."""
@@ -63,11 +66,15 @@ class Complaints:
         if now - last < 60.0:
             self._last[host] = (last, left_out + 1)
             return
+        if not self._budget.take():
+            return
         self._last.pop(host, None)
         self._last[host] = (now, 0)
         if len(self._last) > MAX_COMPLAINTS:
             del self._last[next(iter(self._last))]
         more = f" ({left_out} more since the last line)" if left_out else ""
+        if others := self._budget.told():
+            more += f" ({others} more of other peers)"
         self._logger.warning("%s: %s%s", printable(host), printable(what, limit=200), more)
 
 

@@ -45,6 +45,7 @@ from connectgroup.group.connect.settings import GroupSettings
 from connectgroup.group.consumer.settings import ConsumerSettings
 from connectgroup.log.base import Log, SharedLog
 from connectgroup.log.memory import MemoryLog, MemoryStorage
+from connectgroup.loggers import BURST
 from connectgroup.plugins import load_partition_assignor
 from connectgroup.protocol.messages.classic import JoinGroupRequest, JoinGroupResponse, OfferedProtocol
 from connectgroup.protocol.messages.common import entries
@@ -559,6 +560,20 @@ async def test_second_consumer_with_a_group_instance_id_gets_an_error_and_is_log
         "group g: two consumers have the same group.instance.id: InstanceId: 'one' is in use: member a has not left; "
         "give each its own"
     )
+
+
+async def test_warnings_about_groups_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """Two consumers may repeat the mistake for ever, each time at another epoch and in other words."""
+    async with serving(StaticTopics({"foo": 1})) as coordinator:
+        for number in range(3 * BURST):
+            member = f"a{number}"
+            await ask(coordinator, join(member, "foo", instance_id="one"))
+            await coordinator.handle(join("b", "foo", instance_id="one"), client_host="h")
+            await ask(coordinator, ConsumerHeartbeatRequest(
+                group_id="g", member_id=member, member_epoch=-1, instance_id="one"
+            ))  # fmt: skip
+    lines = [each for each in caplog.messages if "group.instance.id" in each]
+    assert BURST // 2 < len(lines) <= 2 * BURST
 
 
 class UnwatchedTopics(StaticTopics):

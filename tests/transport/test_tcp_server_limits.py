@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import socket
 import struct
 import tracemalloc
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from connectgroup.errors import TransportError
+from connectgroup.loggers import BURST
 from connectgroup.protocol.messages.api import Request, Response
 from connectgroup.protocol.messages.cluster import (
     ApiVersionsRequest,
@@ -334,6 +336,21 @@ async def test_peers_that_were_complained_about_are_remembered_up_to_a_limit(cap
         finally:
             tracemalloc.stop()
         assert after - before < 20_000 * 50
+
+
+@pytest.mark.asyncio
+async def test_messages_about_many_peers_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """Each of them is another one: no line is a repeat."""
+    async with server(ScriptedHandler()) as tcp:
+        for number in range(5_000):
+            tcp.log_complaint(f"2001:db8::{number:x}", "closed: why")
+        lines = [each for each in caplog.messages if "closed: why" in each]
+        assert BURST <= len(lines) < 2 * BURST
+        caplog.clear()
+        while not caplog.messages:  # the number of those that were left out follows
+            await asyncio.sleep(0.1)
+            tcp.log_complaint("2001:db8::ffff", "closed: why")
+        assert re.search(r"closed: why \(4[89]\d\d more of other peers\)", caplog.messages[0])
 
 
 def large(name: str, units: int) -> HeartbeatRequest:
