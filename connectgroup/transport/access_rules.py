@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from ..errors import ConfigError
-from ..protocol.units import printable
+from ..protocol.units import MAX_NAME_BYTES, printable
 from .access import state_of
 from .base import reason
 
@@ -43,7 +43,8 @@ CHECK_S: Final = 1.0
 
 MAX_BYTES: Final = 1 << 20
 MAX_DECISIONS: Final = 10_000
-"""Decisions that are remembered."""
+"""Decisions that are remembered; of names of at most ``MAX_NAME_BYTES`` characters: a request has room for longer ones,
+which name nothing."""
 
 logger = logging.getLogger(__name__)
 
@@ -252,7 +253,7 @@ class AccessRules:
     def _read(self) -> None:
         self.rules, self.quotas = _read_file(self._path)
         rules = self.rules
-        self._allows = lru_cache(MAX_DECISIONS)(
+        self._remembered = lru_cache(MAX_DECISIONS)(
             lambda principal, operation, resource: allows(rules, principal, operation, resource)
         )
 
@@ -275,7 +276,9 @@ class AccessRules:
     def allows(self, principal: str, operation: AccessOperation, resource: Resource) -> bool:
         """See ``allows`` above; an empty principal is ``ANONYMOUS``."""
         self.refresh()
-        return self._allows(principal or ANONYMOUS, operation, resource)
+        if max(len(resource.group), len(resource.connector or "")) > MAX_NAME_BYTES:
+            return allows(self.rules, principal or ANONYMOUS, operation, resource)
+        return self._remembered(principal or ANONYMOUS, operation, resource)
 
     def allows_all(self, principal: str, operation: AccessOperation, group: str) -> bool:
         """See ``allows_all`` above."""

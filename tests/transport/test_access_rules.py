@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -157,6 +158,25 @@ async def test_changed_file_is_read_again_and_a_faulty_one_leaves_the_former_rul
     assert rules.allows("b", READ, Resource("g"))
     replace("allow a read group g\n")
     await eventually(lambda: rules.allows("a", READ, Resource("g")))
+
+
+async def test_names_that_are_too_long_are_decided_and_not_remembered(tmp_path: Path) -> None:
+    """A request has room for megabytes of a name, and it is decided before the name is checked."""
+    path = tmp_path / "rules"
+    path.write_text("allow a read group g*\nallow a read group g* connector c*\n")
+    rules = AccessRules(path)
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for number in range(300):
+            name = f"{number:0>100000}"
+            assert rules.allows("a", READ, Resource(f"g{name}"))
+            assert rules.allows("a", READ, Resource("g", f"c{name}"))
+            assert not rules.allows("a", READ, Resource(name))
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert after - before < 1 << 20
 
 
 async def test_principal_without_authentication_is_anonymous(tmp_path: Path) -> None:
