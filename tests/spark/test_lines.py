@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 import random
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from connectgroup.dataplane.errors import BadLine
 from connectgroup.dataplane.ownership import Range
 from connectgroup.errors import ConfigError
 from connectgroup.spark.sources.dialect import Format, LineDialect
+from connectgroup.spark.sources.lines import InvalidLine, LineParser, LinePlace
 from connectgroup.spark.sources.parts import inferred_columns, read_range
 from tests.volume import volume
 
@@ -215,6 +217,25 @@ def test_any_bytes_make_rows_or_an_invalid_line(tmp_path: Path, form: Format) ->
         else:
             assert len(rows) == sum(1 for line in bytes(data).split(b"\n") if line.strip(b"\r")), body
     assert refused > inputs // 10
+
+
+@pytest.mark.parametrize("kind", ["INT", "STRING", "DECIMAL(10,2)"])
+@pytest.mark.parametrize("brackets", ["[]", '{"x":}'])
+def test_value_of_any_depth_is_a_row_or_an_invalid_line(kind: str, brackets: str) -> None:
+    """Python parses some thousand levels; a few fewer where the calls are deeper, as they are for the error."""
+    parser = LineParser(columns=from_ddl(f"a {kind}"), dialect=LineDialect("jsonl"))
+    refused: dict[int, str] = {}
+    for depth in range(900, 1050):
+        value = brackets[:-1] * depth + "1.50" + brackets[-1] * depth
+        line = f'{{"a":{value}}}\n'.encode()
+        (rows,) = parser.rows_and_errors(line, LinePlace(path=Path("/x")))
+        try:
+            assert parser.rows(line).to_pylist() == [{"a": value}]
+        except InvalidLine as error:
+            refused[depth] = error.reason
+            assert json.loads(rows["connectgroup_error"][0].as_py())["stage"] == "source"
+    assert {*range(1000, 1050)} <= refused.keys()
+    assert all("; allowed: " in reason for reason in refused.values())
 
 
 def test_columns_without_a_schema_are_strings_named_by_the_first_header(tmp_path: Path) -> None:

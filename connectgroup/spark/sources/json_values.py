@@ -242,6 +242,13 @@ class JsonColumns:
             whole: what a text has to be.
         """
         try:
+            return self._explained(text, whole)
+        except RecursionError:
+            # To parse or to write it takes a few calls more here than where it was read.
+            return f"too many levels of nesting; allowed: {whole}, of fewer levels"
+
+    def _explained(self, text: str, whole: str) -> str:
+        try:
             found = loads(text)
         except json.JSONDecodeError as error:
             return f"not JSON ({error.msg} at column {error.colno}); allowed: {whole}"
