@@ -217,7 +217,8 @@ def parse_url(field: str, url: str) -> dict[str, str]:
         url: the connection string; a part of it may be a reference to a secret.
 
     Raises:
-        ConfigError: it has an option that is not allowed, or a file that is no absolute path.
+        ConfigError: it has an option that is not allowed, a list of hosts with an empty one, or a file that is no
+            absolute path.
     """
     try:
         from psycopg import Error, conninfo
@@ -231,6 +232,10 @@ def parse_url(field: str, url: str) -> dict[str, str]:
         raise ConfigError(field, "a text", "a connection string of libpq, postgresql://USER@HOST:PORT/DB") from error
     for name in found:
         check_setting(field, "postgres", name, OPTIONS, _WHAT)
+    hosts = found.get("host", "")
+    if hosts and not all(hosts.split(",")):
+        allowed = "a host on each side of a comma: for an empty one, libpq takes a socket of the worker's machine"
+        raise ConfigError(field, f"host={hosts}", allowed)
     for name, path in _paths_of(found):
         if not os.path.isabs(path):
             raise ConfigError(field, f"{name}={path}", "an absolute path", is_path=True)

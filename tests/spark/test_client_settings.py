@@ -233,6 +233,12 @@ def test_connector_without_a_server_does_not_log_in_as_the_workers_user(monkeypa
     for url in "", "dbname=d", "postgresql:///d":
         with pytest.raises(ConfigError, match="url: got 'no host'; allowed: a host, or one of PGHOST"):
             connect(url)
+    # Of several hosts, an empty one is that socket.
+    for url in "postgresql://h:1,:2/d", "host=h,", "host=,h", "host=,", "host=h,,i":
+        with pytest.raises(ConfigError, match=r"sink\.url: got 'host=.*'; allowed: a host on each side of a comma"):
+            PipelineConnector("c", {**POSTGRES, "sink.url": url})
+        with pytest.raises(ConfigError, match="a host on each side of a comma"):
+            connect(url)
 
 
 SPARK = {"source": "spark", "sink": "console"}
