@@ -17,7 +17,7 @@ from connectgroup.dataplane.fences import TABLES, Transaction
 from connectgroup.dataplane.offset_store import OffsetStore
 from connectgroup.dataplane.ownership import Owner, Position, Range, metadata_of
 from connectgroup.protocol.units import Unit
-from connectgroup.spark.sinks.kafka_offsets import State, slice_records
+from connectgroup.spark.sinks.kafka_offsets import State, apply_record, slice_records
 from connectgroup.spark.sources.catalog import is_slice_of
 
 
@@ -438,3 +438,27 @@ def test_metadata_are_in_the_records_of_the_offsets_topic() -> None:
     claimed = {json.loads(key)[2]: json.loads(value) for key, value in state.claim_records(owner(2), {}, every)}
     assert claimed["a"] == {"position": 10, "token": 2, "metadata": "m"}
     assert claimed["old"] == {"position": 3, "token": 2}
+
+
+def test_record_of_another_program_in_the_topic_of_offsets_stops_no_connector() -> None:
+    state = State()
+    for key in b"\xff", b"[" * 100_000, b"text", b"5", b"{}", b'["c"]', b'["d", "slice", "a"]', b"1" * 5_000, None:
+        apply_record(state, "c", key, b"no JSON", "topic")
+    apply_record(state, "c", b'["c", "slice", "a"]', None, "topic")
+    assert state == State()
+    good = b'{"position": 3, "token": 1}'
+    apply_record(state, "c", b'["c", "slice", "a"]', good, "topic")
+    assert state == State(slices={"a": (3, 1)})
+    for name, value in (
+        ('"a"', b"\xff"),
+        ('"a"', b"[" * 100_000),
+        ('"a"', b"5"),
+        ('"a"', b"{}"),
+        ('"a"', b'{"position": "x", "token": 1}'),
+        ('"a"', b'{"position": 1, "token": []}'),
+        ('"a"', b'{"position": 1e999, "token": 1}'),
+    ):
+        with pytest.raises(SinkError, match=r"^topic: is no record of connector c \(\w+\); allowed: "):
+            apply_record(state, "c", f'["c", "slice", {name}]'.encode(), value, "topic")
+    with pytest.raises(SinkError):
+        apply_record(state, "c", b'["c", "task", "one"]', b'{"token": 1}', "topic")

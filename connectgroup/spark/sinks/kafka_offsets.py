@@ -45,16 +45,17 @@ class State:
     def apply(self, kind: str, name: Any, value: Mapping[str, Any]) -> None:
         """Apply one record."""
         if kind == "layout":
-            self.layouts[name], self.source = value["token"], value["source"]
+            self.layouts[int(name)], self.source = int(value["token"]), value["source"]
         elif kind == "fenced":
-            self.fenced[name] = value["token"]
+            self.fenced[int(name)] = int(value["token"])
         elif kind == "task":
-            self.tasks[name] = value["token"]
+            self.tasks[int(name)] = int(value["token"])
         elif kind == "slice":
             if value["position"] is None:
                 self.slices.pop(name, None)
             else:
-                self.slices[name] = Position(value["position"], value.get("metadata", "")), value["token"]
+                at = Position(int(value["position"]), str(value.get("metadata", "")))
+                self.slices[str(name)] = at, int(value["token"])
 
     def check(self, owner: Owner, where: str, is_mine: Callable[[str], bool] | None = None) -> None:
         """Check that no later owner has claimed the task, another layout or one of the slices.
@@ -205,9 +206,7 @@ class OffsetsTopic:
                     # While other tasks commit all the time, librdkafka reports no end of the partition.
                     if at >= end:
                         return state
-                    key, value = json.loads(message.key() or b"[]"), message.value()
-                    if len(key) == 3 and key[0] == connector and value is not None:
-                        state.apply(key[1], key[2], json.loads(value))
+                    apply_record(state, connector, message.key(), message.value(), f"{self.where}, offset {at}")
                     if at == end - 1:
                         return state
                 elif error.code() != KafkaError._PARTITION_EOF:
@@ -239,6 +238,30 @@ class OffsetsTopic:
         """Drop the connection."""
         with suppress(AttributeError):
             del self._admin
+
+
+def apply_record(state: State, connector: str, key: bytes | None, value: bytes | None, where: str) -> None:
+    """Apply a record of the topic to the state of a connector; those of other connectors and programs change nothing.
+
+    Args:
+        where: the place of the record, for the error.
+
+    Raises:
+        SinkError: it has the connector's name, and is none that a sink has written.
+    """
+    try:
+        parts = json.loads(key or b"[]")
+    except (ValueError, RecursionError):
+        return
+    if not isinstance(parts, list) or len(parts) != 3 or parts[0] != connector or value is None:
+        return
+    try:
+        state.apply(parts[1], parts[2], json.loads(value))
+    except (ValueError, RecursionError, LookupError, TypeError, AttributeError, OverflowError) as error:
+        raise SinkError(
+            f"{where}: is no record of connector {connector} ({type(error).__name__}); allowed: a topic that only the"
+            " sink kafka writes; a record without a value for this key removes it"
+        ) from error
 
 
 def slice_records(owner: Owner, ranges: Sequence[Range]) -> Iterator[Record]:
