@@ -24,6 +24,7 @@ from connectgroup.config.connector_validation import validate
 from connectgroup.config.secrets import Secrets, check_references
 from connectgroup.connectors.transforms import parse_chain
 from connectgroup.dataplane.columns import NUMBER_TEXT, from_ddl
+from connectgroup.dataplane.postgres_store import parse_url
 from connectgroup.dataplane.settings import unknown_setting
 from connectgroup.errors import ConnectGroupError, WireError
 from connectgroup.masking import masked_text, masked_value, without_secrets
@@ -33,11 +34,14 @@ from connectgroup.protocol.messages.connectors import ConnectorChange, UpdateCon
 from connectgroup.protocol.units import name_violation, printable
 from connectgroup.rest.bodies import parse_json
 from connectgroup.rest.errors import RestError
+from connectgroup.rest.guard import authority
 from connectgroup.sasl import SaslError, ScramClient, ScramServer
 from connectgroup.spark.avro import AvroCodec, columns_of as avro_columns
 from connectgroup.spark.errors import root_cause
 from connectgroup.spark.kafka_client import client_settings
+from connectgroup.spark.sinks.kafka_offsets import State, apply_record
 from connectgroup.spark.sinks.tables import NUMBER
+from connectgroup.spark.sources.any_spark import SparkSourceSettings
 from connectgroup.spark.sources.catalog import is_slice_of
 from connectgroup.spark.sources.dialect import (
     LineDialect,
@@ -50,10 +54,13 @@ from connectgroup.spark.sources.dialect import (
     names_in,
     records_of,
 )
+from connectgroup.spark.sources.file_settings import FileSettings
 from connectgroup.spark.sources.files import FileSource
 from connectgroup.spark.sources.identity import Identity
 from connectgroup.spark.sources.kafka import KafkaSourceSettings
 from connectgroup.spark.sources.lines import LineParser, LinePlace
+from connectgroup.spark.sources.listing import is_listed
+from connectgroup.spark.transforms import expressions
 from connectgroup.spark.transforms.expressions import other_nodes
 from connectgroup.spark.transforms.fields import parse_pairs
 from connectgroup.spark.transforms.routing import check_pattern
@@ -61,6 +68,7 @@ from connectgroup.transport.audit import AuditLog, record_request
 from connectgroup.wire.apis import HEARTBEAT, decode_request
 from connectgroup.wire.forwarded import METADATA, brokers_in, expects_response
 from connectgroup.wire.primitives import FrameReader
+from connectgroup.worker.scratch import file_name
 from tests.volume import volume
 
 SIZES: Final = (1 << 11, volume(1 << 14, 1 << 15, 1 << 20))
@@ -121,6 +129,8 @@ REPEATED: Final = (
         "0",
         ".",
         "/",
+        "-",
+        "-- ",
         "://",
         "://a@",
     ),
@@ -175,6 +185,10 @@ def _with_class(text: str) -> dict[str, str]:
     return {"name": "a", "connector.class": "pipeline", "source": "kafka", "sink": "sqlite", text[:60_000]: text}
 
 
+def _file_settings(more: dict[str, str]) -> FileSettings:
+    return FileSettings.model_validate({"path": "/", "format": "csv", **more})
+
+
 def _many_settings(text: str) -> dict[str, str]:
     size = len(text) // 500
     return _with_class("") | {f"source.{text[at : at + size]}{at}": "1" for at in range(0, len(text), max(1, size))}
@@ -203,6 +217,11 @@ def _scram(text: str) -> None:
     with suppress(SaslError):
         ScramClient("a", "b", nonce="n" * 20).final(_bytes(text))
     ScramServer(nonce="n" * 20).name(b"n,,n=a,r=" + _bytes(text))
+
+
+def _query_for_a_server(text: str) -> None:
+    with suppress(expressions._Refused):
+        expressions._read(text)
 
 
 def _avro(kind: Any) -> Callable[[str], object]:
@@ -275,6 +294,14 @@ READERS: Final[dict[str, Callable[[str], object]]] = {
     "Avro text": _avro("string"),
     "Avro decimal": _avro({"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}),
     "plan of Spark": other_nodes,
+    "query for a server": _query_for_a_server,
+    "glob of files": lambda text: is_listed("a.csv", _file_settings({"file.pattern": text}).file_pattern),
+    "encoding": lambda text: _file_settings({"encoding": text}),
+    "options of Spark": lambda text: SparkSourceSettings.model_validate({"format": "text", "options": text}),
+    "connection string": lambda text: parse_url("url", text),
+    "record of offsets": lambda text: apply_record(State(), "c", _bytes(text), _bytes(text), "topic"),
+    "host of a request": authority,
+    "name of a worker": file_name,
     "settings of a Kafka client": lambda text: client_settings("client", text),
     "expression for topics": lambda text: KafkaSourceSettings.model_validate(
         {"bootstrap.servers": "a:1", "topics.regex": text}

@@ -192,6 +192,8 @@ def test_header_may_have_backticks_and_commas_but_no_control_characters(tmp_path
         ({"source.encoding": "cp037"}, "source.encoding: got 'cp037'; allowed: the name of a codec of Python that has"),
         ({"source.encoding": "rot13"}, "source.encoding: got 'rot13'; allowed: the name of a codec of Python"),
         ({"source.encoding": "unicode_escape"}, "source.encoding: got 'unicode_escape'; allowed: the name of a codec"),
+        ({"source.encoding": "utf-8" + " " * 100}, "source.encoding: got 'utf-8  "),
+        ({"source.file.pattern": "[" * 1001}, "; allowed: a glob for names of files"),
         ({"source.on.rewrite": "ignore"}, "source.on.rewrite: got 'ignore'; allowed: fail, read"),
         ({"source.final.newline": "skip"}, "source.final.newline: got 'skip'; allowed: wait, accept"),
         ({"source.schema.drift": "drop"}, "source.schema.drift: got 'drop'; allowed: error, ignore, evolve"),

@@ -49,6 +49,8 @@ _WIDE: Final[dict[tuple[bool, ...], str]] = {
     (True, True, True, False): "UTF-32-BE",
 }
 """Encodings by which of the first four bytes are zero, if the text begins with characters of ASCII."""
+_MAX_ENCODING: Final = 100
+"""Characters of a name: Python remembers each one that it has not found."""
 _NO_CHARSETS: Final = ("unicode-escape", "raw-unicode-escape", "punycode", "idna", "utf-7", "hz")
 _ASCII: Final = "\n\r\t ,;|\"'{}[]:.0123456789ABCabc"
 _TRAILING: Final = ". A delimiter ends the header: without it, or with "
@@ -116,6 +118,8 @@ def checked_encoding(name: str) -> str:
     Raises:
         ValueError: it is not one of ``ENCODINGS``.
     """
+    if len(name) > _MAX_ENCODING:
+        raise ValueError("a name of a codec")
     try:
         found = codecs.lookup(name)
         if found.name in ("utf-8", "utf-8-sig"):

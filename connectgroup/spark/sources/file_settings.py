@@ -23,6 +23,8 @@ IDENTITY: Final = (
     " another one is read from its start, also one that begins in the same way. The offsets show the file of a slice"
     " that has another name"
 )
+MAX_PATTERN: Final = 1_000
+"""Characters of a glob: Python translates one in time quadratic in its brackets."""
 ON_REWRITE: Final = (
     "fail, read: whether a file that no longer begins with what was read of it fails the task or is read as a new file"
 )
@@ -57,7 +59,11 @@ class FileSettings(PluginSettings):
     ] = None
     file_pattern: Annotated[
         str,
-        Field(description="a glob for names of files, such as *.csv, or with a / for paths below the directory"),
+        Field(
+            max_length=MAX_PATTERN,
+            description="a glob for names of files, such as *.csv, or with a / for paths below the directory; at most"
+            f" {MAX_PATTERN} characters",
+        ),
     ] = ""
     delimiter: Annotated[str, Field(description="csv: the character between fields; \\t is a tab")] = ","
     quote: Annotated[

@@ -27,7 +27,7 @@ from ...dataplane.settings import PluginSettings, require_absolute
 from ...dataplane.source import CommittedPositions
 from .catalog import Catalog
 from .dialect import Drift
-from .file_settings import IDENTITY, ON_REWRITE
+from .file_settings import IDENTITY, MAX_PATTERN, ON_REWRITE
 from .files import DirectorySource, merged, stored_columns
 from .identity import Identity, IdentityMode
 from .lines import with_error
@@ -72,7 +72,11 @@ class ParquetSourceSettings(PluginSettings):
     ] = None
     file_pattern: Annotated[
         str,
-        Field(description="a glob for names of files, such as *.parquet, or with a / for paths below the directory"),
+        Field(
+            max_length=MAX_PATTERN,
+            description="a glob for names of files, such as *.parquet, or with a / for paths below the directory; at"
+            f" most {MAX_PATTERN} characters",
+        ),
     ] = ""
     identity: Annotated[IdentityMode, Field(description=IDENTITY)] = "content"
     on_rewrite: Annotated[Literal["fail", "read"], Field(description=ON_REWRITE)] = "fail"

@@ -295,7 +295,9 @@ def _tokens(text: str) -> Iterator[_Token]:
     at = 0
     while at < len(text):
         found = _TOKEN.match(text, at)
-        if found is None or text.startswith(("/*", "://"), at):
+        # -- that begins no comment of this form: a match at each of many would take quadratic time.
+        is_comment = found is not None and found.lastgroup == "space"
+        if found is None or (not is_comment and text.startswith(("/*", "://", "--"), at)):
             part = printable(text[at : at + 20])
             raise _Refused(part, "texts in quotes that end, comments with --, and letters of ASCII outside of quotes")
         at = found.end()

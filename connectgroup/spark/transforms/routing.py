@@ -31,7 +31,7 @@ MAX_CHOICES: Final = 1_000
 _REPEATS: Final = frozenset(("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"))
 ALLOWED: Final = (
     f"at most {MAX_PATTERN} characters, at most {MAX_REPEATS} repetitions (* + {{n,m}}), no repetition or choice inside"
-    f" a repetition, and at most {MAX_CHOICES} combinations of choices (| ?)"
+    f" a repetition, at most {MAX_CHOICES} combinations of choices (| ?), and no flag x"
 )
 
 
@@ -46,11 +46,15 @@ def check_pattern(setting: str, pattern: str) -> None:
         ConfigError: the expression is invalid, or exceeds a limit.
     """
     try:
-        operations = list(_operations(_PARSER.parse(pattern[: MAX_PATTERN + 1])))
+        parsed = _PARSER.parse(pattern[: MAX_PATTERN + 1])
+        operations = list(_operations(parsed))
     except (re.error, RecursionError, OverflowError) as error:
         raise ConfigError(setting, printable(pattern), f"a regular expression ({error})") from error
     repeats, choices, is_nested = 0, 1, False
+    # With comments, Java reads another expression than Python: there, a carriage return ends a comment, too.
+    has_comments = bool(parsed.state.flags & re.VERBOSE)
     for name, argument in operations:
+        has_comments |= name == "SUBPATTERN" and bool(argument[1] & re.VERBOSE)
         if name == "BRANCH":
             choices *= len(argument[1])
         elif name in _REPEATS and argument[1] <= 1:
@@ -58,7 +62,7 @@ def check_pattern(setting: str, pattern: str) -> None:
         elif name in _REPEATS:
             repeats += argument[0] != argument[1]
             is_nested = is_nested or any(map(_is_choice, _operations(argument[2])))
-    if len(pattern) > MAX_PATTERN or is_nested or repeats > MAX_REPEATS or choices > MAX_CHOICES:
+    if len(pattern) > MAX_PATTERN or has_comments or is_nested or repeats > MAX_REPEATS or choices > MAX_CHOICES:
         raise ConfigError(setting, printable(pattern), f"a regular expression with {ALLOWED}")
 
 
