@@ -160,7 +160,9 @@ class Guard:
         if not separator or found is None or default is None or (served == "https" and scheme != "https"):
             return False
         name, port = found[0], found[1] or default
-        if name == host[0] and port == (host[1] or default):
+        # No reverse proxy hands on a name of this machine: there, https without a port is another server.
+        own = _DEFAULT_PORTS[served] if name in LOOPBACK_NAMES else default
+        if name == host[0] and port == (host[1] or own):
             return True
         listed = {each or default for each in self._hosts.get(name, ())}
         return name not in LOOPBACK_NAMES and port in listed

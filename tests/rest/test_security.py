@@ -100,6 +100,8 @@ IDLE = {"connector.class": "idle"}
                 *("http://localhost:8083 http://evil", "//localhost:8083", "http:localhost:8083", "", "http://"),
             )
         ),
+        # The origin of another server, at the port of https.
+        *(({"Host": host, "Origin": f"https://{host}"}, "Origin") for host in ("localhost", "127.0.0.1", "[::1]")),
         ({"Host": "evil.example", "X-Forwarded-Host": "localhost", "Forwarded": "host=localhost"}, "Host"),
     ],
 )
