@@ -58,6 +58,26 @@ def check_private(path: Path, found: os.stat_result, field: str) -> None:
         raise ConfigError(field, path, ALLOWED, is_path=True)
 
 
+def make_directories(path: Path) -> None:
+    """Create a directory and those above it that are missing: no other user can write them, and so replace what is in
+    them, whatever the umask is. Those that are there stay as they are.
+
+    Raises:
+        OSError: it cannot be created.
+    """
+    try:
+        os.mkdir(path, 0o755)
+        os.chmod(path, stat.S_IMODE(path.stat().st_mode) | 0o700)
+    except FileExistsError:
+        if not path.is_dir():
+            raise
+    except FileNotFoundError:
+        if path.parent.is_dir():
+            raise
+        make_directories(path.parent)
+        make_directories(path)
+
+
 _outer: list[str] = []
 """What was the directory for temporary files, outside of each block of ``temporary_files_in``, which changes it."""
 

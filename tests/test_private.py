@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import stat
 import tempfile
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from connectgroup.dataplane.java_install import FetchedJar, install
 from connectgroup.errors import ConfigError
 from connectgroup.private import make_private
 from connectgroup.spark.archive import archive_options
 from connectgroup.spark.java import cache_directory, kafka_jars, make_launcher, make_script
 from connectgroup.spark.session import settings
-from connectgroup.worker.scratch import default_parent
+from connectgroup.transport.credentials import create_credentials
+from connectgroup.worker.scratch import Scratch, default_parent, new_directory
 
 
 @pytest.fixture(params=[0o000, 0o002, 0o022, 0o077, 0o777])
@@ -37,6 +41,31 @@ def test_directories_of_scripts_have_mode_0700_whatever_the_umask_is(tmp_path: P
     assert make_launcher(Path("/usr/bin/java"), tmp_path / "a" / "connectgroup") == home
     make_private(tmp_path / "data" / "deep", "--data")
     assert mode(tmp_path / "data" / "deep") == 0o700
+
+
+@pytest.mark.parametrize("what", ["scratch", "run", "credentials", "plug-ins"])
+def test_no_other_user_can_write_a_directory_that_is_created_whatever_the_umask_is(
+    tmp_path: Path, umask: int, what: str
+) -> None:
+    """What is below belongs to one user; who may write the directory could put something else in its place."""
+    deep = tmp_path / "a" / "b"
+    match what:
+        case "scratch":
+            Scratch(deep, "w").remove()
+        case "run":
+            new_directory(deep, "c-0")
+        case "credentials":
+            create_credentials(deep / "c" / "credentials")
+        case "plug-ins":
+            jar = tmp_path / "tables-1.0.jar"
+            with zipfile.ZipFile(jar, "w") as archive:
+                archive.writestr("META-INF/services/org.apache.kafka.connect.source.SourceConnector", "acme.Tables")
+            sha256 = hashlib.sha256(jar.read_bytes()).hexdigest()
+            name = "acme:tables:1.0"
+            fetched = FetchedJar(coordinates=name, path=jar, size=jar.stat().st_size, sha256=sha256, licence="")
+            installed = install((fetched,), name, deep)
+            assert [mode(path) & 0o022 for path in (installed.path, *installed.path.iterdir())] == [0] * 3
+    assert [mode(path) & 0o722 for path in (deep, deep.parent)] == [0o700] * 2
 
 
 def test_missing_directory_for_temporary_files_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ import json
 import os
 import re
 import shutil
+import stat
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -23,7 +24,7 @@ from typing import Final
 from xml.etree import ElementTree
 
 from ..errors import ConfigError, PluginError
-from ..private import temporary_directory, write_temporary
+from ..private import make_directories, temporary_directory, write_temporary
 from ..protocol.units import printable
 from .java_plugins import JavaClass, JavaPlugin
 
@@ -206,6 +207,9 @@ def _fill(fresh: Path, jars: tuple[FetchedJar, ...], coordinates: str, target: P
             raise PluginError(f"{coordinates}: {name} has changed while it was copied; allowed: run it again")
         listed.append({"jar": name, "coordinates": jar.coordinates, "sha256": jar.sha256, "licence": jar.licence})
     (fresh / MANIFEST).write_text(json.dumps({"plugin": coordinates, "jars": listed}, indent=1) + "\n")
+    for path in fresh.iterdir():
+        # Workers execute it: no other user may write it, whatever the umask is.
+        path.chmod(stat.S_IMODE(path.stat().st_mode) & ~0o022)
     classes = JavaPlugin(fresh, tuple(sorted(fresh.glob("*.jar")))).classes()
     if not classes:
         raise PluginError(
@@ -228,7 +232,7 @@ def _is_whole(plugin: Path) -> bool:
 @contextlib.contextmanager
 def _locked(directory: Path) -> Iterator[None]:
     """One installation at a time: the next one may remove what this one has not finished."""
-    directory.mkdir(parents=True, exist_ok=True)
+    make_directories(directory)
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from ..errors import NO_VALUE, ConfigError, CoordinatorNotAvailable, NotAuthenticated, TransportError
-from ..private import make_private
+from ..private import make_directories, make_private
 from ..protocol.messages.api import Request, Response
 from ..protocol.messages.cluster import (
     SaslAuthenticateRequest,
@@ -109,7 +109,8 @@ def create_credentials(path: Path) -> None:
         ConfigError: it cannot be created.
     """
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_directories(path.parent.parent)
+        path.parent.mkdir(mode=0o700, exist_ok=True)
         if path.exists():
             return
         # Written under another name first: a process that ends meanwhile leaves no incomplete file of credentials.

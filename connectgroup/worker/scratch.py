@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..errors import ConfigError
-from ..private import temporary_files_in, temporary_parent
+from ..private import make_directories, temporary_files_in, temporary_parent
 
 MARKER = ".connectgroup-worker"
 
@@ -65,7 +65,7 @@ class Scratch:
         """
         prefix, marker = f"{file_name(name)}-", name.encode()
         try:
-            parent.mkdir(parents=True, exist_ok=True)
+            make_directories(parent)
             for left in parent.glob(f"{prefix}*"):
                 _remove_leftover(left, marker)
             # Absolute: another process, such as Java, may have another working directory.
@@ -107,7 +107,7 @@ def new_directory(parent: Path, name: str) -> Path:
     Args:
         name: the start of the directory's name; the rest is unpredictable, so that no existing directory is used.
     """
-    parent.mkdir(parents=True, exist_ok=True)
+    make_directories(parent)
     return Path(tempfile.mkdtemp(prefix=f"{file_name(name)}-", dir=parent.absolute()))
 
 
