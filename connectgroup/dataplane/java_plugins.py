@@ -280,7 +280,7 @@ def _entries(jar: Path, size: int, changed_ns: int) -> frozenset[str]:
     try:
         with zipfile.ZipFile(jar) as archive:
             return frozenset(archive.namelist())
-    except (OSError, zipfile.BadZipFile):
+    except Exception:  # zipfile raises many types of errors for a damaged jar
         return frozenset()
 
 
@@ -296,7 +296,7 @@ def _names(jar: Path, size: int, changed_ns: int, wanted: tuple[str, ...]) -> fr
                 if entry.endswith(".class") and not entry.startswith(_INTERFACES):
                     content = archive.read(entry)
                     found.update(name for name in wanted if name.encode() in content)
-    except (OSError, zipfile.BadZipFile):
+    except Exception:  # zipfile raises many types of errors for a damaged jar
         pass
     return frozenset(found)
 
@@ -308,7 +308,7 @@ def _declared(jar: Path, size: int, changed_ns: int) -> tuple[tuple[str, JavaKin
     try:
         with zipfile.ZipFile(jar) as archive:
             return tuple(_read_declared(archive, jar))
-    except (OSError, zipfile.BadZipFile, UnicodeError):
+    except Exception:  # zipfile raises many types of errors for a damaged jar
         return ()
 
 
@@ -342,7 +342,7 @@ def _scanned(jars: tuple[Path, ...], stamps: tuple[tuple[int, int], ...]) -> tup
                 if names:
                     version = _version(archive, jar)
                     files += [(archive.read(each), version) for each in names]
-        except (OSError, zipfile.BadZipFile, UnicodeError):
+        except Exception:  # zipfile raises many types of errors for a damaged jar
             continue
     found: list[tuple[str, JavaKind, str]] = []
     new = list(kinds)

@@ -133,6 +133,25 @@ def test_plugin_that_declares_a_connector_is_not_searched(path: Path, old_classe
     assert [each.name for each in java_classes()] == ["acme.Declared"]
 
 
+def test_damaged_jar_has_no_classes_and_those_of_others_are_listed(path: Path) -> None:
+    """One that is still copied, or whose bytes are others."""
+    service = "META-INF/services/org.apache.kafka.connect.source.SourceConnector"
+    write_jar(path / "whole.jar", {service: "acme.Whole"})
+    write_jar(path / "packed.jar", {service: "acme.Packed"})
+    entry = zipfile.ZipFile(path / "packed.jar").getinfo(service)
+    whole = (path / "packed.jar").read_bytes()
+    data, listed = 30 + len(service), whole.index(b"PK\x01\x02")
+    for name, at, damage in (
+        ("cut.jar", len(whole) // 2, b""),
+        ("content.jar", data, b"\xff" * entry.compress_size),
+        ("secret.jar", listed + 8, b"\x01\x00"),  # encrypted
+        ("method.jar", listed + 10, b"\x63\x00"),  # an unknown way of compression
+        ("deflated.jar", listed + 10, b"\x08\x00"),  # what is stored is no stream of zlib
+    ):
+        (path / name).write_bytes(whole[:at] + damage + (whole[at + len(damage) :] if damage else b""))
+    assert [each.name for each in java_classes()] == ["acme.Packed", "acme.Whole"]
+
+
 def test_listing_has_class_type_version_and_location(path: Path) -> None:
     service: dict[str, str | bytes] = {"META-INF/services/org.apache.kafka.connect.sink.SinkConnector": "acme.Sink\n"}
     write_jar(path / "first" / "acme-1.0.jar", service)
