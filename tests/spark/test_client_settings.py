@@ -252,6 +252,10 @@ REFUSED_OF_SPARK = (
     ("text", {"path": "/srv/data", "cleanSource": "archive", "sourceArchiveDir": "/tmp"}),
     ("xml", {"path": "/srv/data", "rowValidationXSDPath": "/etc/passwd"}),
     ("json", {"path": "/srv/data", "ROWVALIDATIONXSDPATH": "/etc/passwd"}),
+    ("avro", {"path": "/srv/link/../../etc"}),
+    ("avro", {"path": "file:/srv/{a,../../etc}"}),
+    ("delta", {"PATH": "File:///srv/../etc"}),
+    ("delta", {"path": "srv/data"}),
     ("kafka", {"kafka.sasl.jaas.config": "x"}),
     ("kafka", {"kafka.key.serializer.class": "x"}),
     ("kafka", {"kafka.ssl.truststore.location": "relative"}),
@@ -265,14 +269,22 @@ def test_option_of_a_format_of_spark_that_is_not_on_the_list_is_refused(form: st
         PipelineConnector("c", config)
 
 
-@pytest.mark.parametrize("path", ["/etc/passwd", "file:/etc/passwd", "file:///etc/passwd"])
+@pytest.mark.parametrize("path", ["/etc/passwd", "file:/etc/passwd", "file:///etc/passwd", "FILE:/etc/passwd"])
 @pytest.mark.parametrize("key", ["path", "PATH"])
-def test_path_of_a_format_of_spark_is_one_of_the_allowed_paths(tmp_path: Path, key: str, path: str) -> None:
-    config = {**SPARK, "source.format": "text", "source.options": json.dumps({key: path})}
+@pytest.mark.parametrize("form", ["text", "avro"])
+def test_path_of_a_format_of_spark_is_one_of_the_allowed_paths(tmp_path: Path, form: str, key: str, path: str) -> None:
+    config = {**SPARK, "source.format": form, "source.options": json.dumps({key: path})}
     PipelineConnector("c", config)
     with pytest.raises(ConfigError, match=r"source\.options: got '(path|PATH)=/etc/passwd'; allowed: .*allowed_paths"):
         check_paths(PipelineConnector, config, [tmp_path])
     check_paths(PipelineConnector, config, [Path("/etc")])
+
+
+@pytest.mark.parametrize("path", ["s3a://bucket/a/../b", "hdfs:/srv/*", "catalog.table"])
+def test_path_that_is_none_of_this_machine_is_for_a_format_of_another_package(path: str) -> None:
+    config = {**SPARK, "source.format": "delta", "source.options": json.dumps({"path": path})}
+    PipelineConnector("c", config)
+    check_paths(PipelineConnector, config, [])
 
 
 def test_documentation_lists_what_is_allowed() -> None:

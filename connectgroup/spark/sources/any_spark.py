@@ -80,6 +80,8 @@ _SPARK_OPTIONS: Final[Mapping[str, frozenset[str]]] = {
     "binaryfile": _FILE_OPTIONS,
 }  # fmt: skip
 """The options of Spark's own formats, by the name of the format in lower case."""
+_PLAIN: Final = "an absolute path of this machine without wildcards and .., or of a directory"
+_OTHER_SCHEME: Final = re.compile(r"(?!file:)[a-z][a-z0-9+.-]*:", re.IGNORECASE)
 _OPTIONS: Final = 'options of the format as a JSON object of texts, such as {"rowsPerSecond": "10"}'
 _EACH: Final = (
     ". rate has rowsPerSecond (1), rampUpTime (0s), numPartitions; rate-micro-batch has rowsPerBatch, numPartitions,"
@@ -204,13 +206,18 @@ class AnySparkSource(Source):
 
 
 def _check_option(form: str, key: str, name: str, value: str) -> None:
-    """Check an option of a format of Spark. Those of a format that another package brings are the operator's choice.
+    """Check an option of a format of Spark. Those of a format that another package brings are the operator's choice,
+    but for a path of this machine, which the worker compares with its list.
 
     Raises:
         ConfigError: the option, or its value, is not allowed.
     """
     known = _SPARK_OPTIONS.get(form.lower())
-    if known is None or is_allowed("spark", f"{form}.{name}"):
+    if is_allowed("spark", f"{form}.{name}"):
+        return
+    if known is None:
+        if key == "path" and "/" in value and not _OTHER_SCHEME.match(value) and not _is_plain(value):
+            raise ConfigError("source.options", f"path={value}", f"{_PLAIN}; or of another file system", is_path=True)
         return
     if form.lower() == "kafka" and key.startswith("kafka."):
         if key not in ("kafka.bootstrap.servers", "kafka.group.id"):
@@ -219,17 +226,18 @@ def _check_option(form: str, key: str, name: str, value: str) -> None:
     if key not in {each.lower() for each in known}:
         allowed = f"{', '.join(sorted(known))}, and what the worker's {ALLOWED_SETTINGS} adds (spark.{form}.OPTION)"
         raise ConfigError("source.options", name, allowed)
-    # Behind a link, .. is another directory for Hadoop than for the system, by which the worker compares paths.
-    is_plain = (
-        _plain_path(value).startswith("/") and not re.search(r"[][{}*?\\]", value) and ".." not in value.split("/")
-    )
-    if key == "path" and not is_plain:
-        allowed = "an absolute path of this machine without wildcards and .., or of a directory"
-        raise ConfigError("source.options", f"path={value}", allowed, is_path=True)
+    if key == "path" and not _is_plain(value):
+        raise ConfigError("source.options", f"path={value}", _PLAIN, is_path=True)
+
+
+def _is_plain(value: str) -> bool:
+    """Whether a path is the same for Hadoop and for the system, by which the worker compares paths: behind a link, ..
+    is another directory for Hadoop."""
+    return _plain_path(value).startswith("/") and not re.search(r"[][{}*?\\]", value) and ".." not in value.split("/")
 
 
 def _plain_path(value: str) -> str:
-    return re.sub(r"^file:(//(?=/))?", "", value)
+    return re.sub(r"^file:(//(?=/))?", "", value, flags=re.IGNORECASE)
 
 
 def _files_in(text: str) -> dict[str, str]:
