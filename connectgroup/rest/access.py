@@ -214,5 +214,5 @@ def _record(audit: AuditLog, context: Context, needs: Needs, request: Request, r
         resources=[resource],
         result=result,
         message=without_secrets(message, *texts),
-        change=None if body is None else masked_json(body),
+        change=None if body is None else masked_json(body, getattr(request.state, "masked", ())),
     )

@@ -18,7 +18,7 @@ import queue
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
 from io import TextIOWrapper
@@ -26,12 +26,13 @@ from logging.handlers import WatchedFileHandler
 from pathlib import Path
 from typing import Any, ClassVar, Final, cast
 
-from ..errors import ConfigError, from_code
+from ..errors import ConfigError, ConnectGroupError, from_code
 from ..masking import HIDDEN, is_credential, masked_value, without_secrets
 from ..protocol.messages.api import DirectHandler, Handler, Request, Response
 from ..protocol.messages.classic import LeaveGroupRequest
 from ..protocol.messages.common import RestartRequest, SetLoggerLevelRequest, config_of
 from ..protocol.messages.connectors import ConnectorChange, UpdateConnectorsRequest
+from ..protocol.messages.describe import DescribeRequest, DescribeResponse
 from ..protocol.messages.offsets import OffsetCommitRequest, OffsetDeleteRequest
 from ..protocol.records.connect import TargetState
 from ..protocol.units import printable
@@ -218,10 +219,14 @@ class AuditedHandler:
         handler: handles the requests.
         audit: gets the lines.
         principal: returns the principal of the connection.
+        describing: describes connectors whatever the principal may do; ``handler`` by default.
     """
 
-    def __init__(self, handler: Handler, audit: AuditLog, principal: Callable[[], str]) -> None:
+    def __init__(
+        self, handler: Handler, audit: AuditLog, principal: Callable[[], str], *, describing: Handler | None = None
+    ) -> None:
         self._handler, self._audit, self._principal = handler, audit, principal
+        self._describing = describing or handler
         self._begin = handler.begin if isinstance(handler, DirectHandler) else None
 
     def begin(
@@ -246,6 +251,7 @@ class AuditedHandler:
             return await self._handler.handle(
                 request, client_host=client_host, client_id=client_id, principal=principal
             )
+        credentials = await self._credentials_in(request, client_host)
         result, message = "UNKNOWN_OUTCOME", ""
         try:
             response = await self._handler.handle(
@@ -256,8 +262,38 @@ class AuditedHandler:
             return response
         finally:
             record_request(
-                self._audit, request, self._principal(), client_host, result, client_id=client_id, message=message
+                self._audit,
+                request,
+                self._principal(),
+                client_host,
+                result,
+                client_id=client_id,
+                message=message,
+                credentials=credentials,
             )
+
+    async def _credentials_in(self, request: Request, client_host: str) -> Mapping[str, Container[str]]:
+        """The settings that are masked in descriptions of the connectors that a request configures, by connector: of
+        some, only the class knows it, and has told when a worker ran it (``Connector.credential_names``).
+        """
+        if not isinstance(request, UpdateConnectorsRequest):
+            return {}
+        configured = [each for each in request.changes if each.config is not None or each.config_patch is not None]
+        if not configured:
+            return {}
+        names = tuple(each.connector for each in configured)
+        describe = DescribeRequest(group_ids=(request.group_id,), connectors=names, connectors_only=True)
+        with contextlib.suppress(ConnectGroupError):  # the request itself has it, too
+            response = await self._describing.handle(describe, client_host=client_host)
+            if isinstance(response, DescribeResponse):
+                described = (each for group in response.groups for each in group.connectors)
+                return {each.connector: masked_settings(config_of(each.config)) for each in described}
+        return {}
+
+
+def masked_settings(config: Mapping[str, str]) -> frozenset[str]:
+    """The settings whose values a description hides."""
+    return frozenset(name for name, value in config.items() if value == HIDDEN)
 
 
 def record_request(
@@ -269,9 +305,14 @@ def record_request(
     *,
     client_id: str = "",
     message: str = "",
+    credentials: Mapping[str, Container[str]] = {},
 ) -> None:
-    """Record a request of the protocol."""
-    configs = _configs_in(request)
+    """Record a request of the protocol.
+
+    Args:
+        credentials: by connector, settings that are credentials whatever their names are.
+    """
+    configs = _configs_in(request, credentials)
     audit.record(
         principal=principal,
         host=host,
@@ -280,7 +321,7 @@ def record_request(
         result=result,
         client_id=client_id,
         message=without_secrets(message, *configs),
-        change=_change(request),
+        change=_change(request, credentials),
     )
 
 
@@ -314,9 +355,13 @@ class _Masking:
 
     Masking takes 100 ns for a character, on the event loop, and a request may have 8 MB. What is larger is left out,
     not cut: the rest of a text may have a credential that is recognized only by what comes before it.
+
+    Attributes:
+        names: settings that are credentials whatever their names are; changed with each connector.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, names: Container[str] = ()) -> None:
+        self.names = names
         self._left = MAX_CHANGE_CHARS
 
     def count(self, *texts: str) -> None:
@@ -340,9 +385,9 @@ class _Masking:
 
     def _setting(self, key: str, value: str) -> str:
         self.count(key)
-        if not is_credential(key):  # the value of one is not shown, whatever its length
+        if not (key in self.names or is_credential(key)):  # the value of one is not shown, whatever its length
             self.count(value)
-        return masked_value(key, value)
+        return masked_value(key, value, self.names)
 
     def json(self, value: object) -> object:
         """A JSON value without credentials, at any depth (``rest.bodies`` limits it)."""
@@ -355,13 +400,17 @@ class _Masking:
 
     def _member(self, key: str, value: object) -> object:
         self.count(key)
-        return HIDDEN if is_credential(key) else self.json(value)
+        return HIDDEN if key in self.names or is_credential(key) else self.json(value)
 
 
-def masked_json(value: object) -> object:
-    """A JSON value without credentials; ``TOO_LARGE`` for one that is left out of its line."""
+def masked_json(value: object, names: Container[str] = ()) -> object:
+    """A JSON value without credentials; ``TOO_LARGE`` for one that is left out of its line.
+
+    Args:
+        names: keys that are those of credentials whatever they are.
+    """
     try:
-        return _Masking().json(value)
+        return _Masking(names).json(value)
     except _TooLarge:
         return TOO_LARGE
 
@@ -384,18 +433,22 @@ def _resources(request: Any) -> list[dict[str, str]]:
     ]
 
 
-def _change(request: Any) -> object:
+def _change(request: Any, credentials: Mapping[str, Container[str]]) -> object:
     """What a request changes, without credentials; ``TOO_LARGE`` for one that is left out of its line."""
     try:
-        return _masked_change(request, _Masking())
+        return _masked_change(request, _Masking(), credentials)
     except _TooLarge:
         return TOO_LARGE
 
 
-def _masked_change(request: Any, masking: _Masking) -> object:
+def _masked_change(request: Any, masking: _Masking, credentials: Mapping[str, Container[str]]) -> object:
     match request:
         case UpdateConnectorsRequest():
-            return [_of_connector(each, masking) for each in request.changes]
+            found = []
+            for each in request.changes:
+                masking.names = credentials.get(each.connector, ())
+                found.append(_of_connector(each, masking))
+            return found
         case RestartRequest():
             return {"worker": request.member_id, "action": "drain" if request.drain else "restart"}
         case SetLoggerLevelRequest():
@@ -445,13 +498,22 @@ def _of_connector(change: ConnectorChange, masking: _Masking) -> dict[str, objec
     return found
 
 
-def _configs_in(request: Any) -> list[dict[str, str]]:
+def _configs_in(request: Any, credentials: Mapping[str, Container[str]]) -> list[dict[str, str]]:
     """The configurations in a request, whose credentials no message may show."""
     if not isinstance(request, UpdateConnectorsRequest):
         return []
-    configs = [config_of(each.config) for each in request.changes if each.config is not None]
-    patches = (each.config_patch for each in request.changes if each.config_patch is not None)
-    return configs + [{each.name: each.value for each in patch if each.value is not None} for patch in patches]
+    found = []
+    for change in request.changes:
+        patch = {each.name: each.value for each in change.config_patch or () if each.value is not None}
+        names = credentials.get(change.connector, ())
+        # ``without_secrets`` knows them by their names.
+        found.append(
+            {
+                f"{key}.secret" if key in names else key: value
+                for key, value in {**config_of(change.config or ()), **patch}.items()
+            }
+        )
+    return found
 
 
 def _error_in(response: Any) -> tuple[int, str]:

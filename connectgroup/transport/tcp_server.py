@@ -231,7 +231,7 @@ class TcpServer:
                 lambda request, denial: self._on_denied(connection, request, denial),
             )
         if self._audit is not None:
-            handler = AuditedHandler(handler, self._audit, lambda: connection.principal)
+            handler = AuditedHandler(handler, self._audit, lambda: connection.principal, describing=self.handler)
         return handler
 
     def _on_denied(self, connection: Connection, request: Request, denial: str) -> None:

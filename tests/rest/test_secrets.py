@@ -11,11 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from connectgroup import Worker
+from connectgroup import LocalClient, Worker
+from connectgroup.client.admin import Admin
 from connectgroup.config.secrets import Secrets
 from connectgroup.connector import Config, Connector, Task, TaskContext
+from connectgroup.errors import ConnectorAlreadyExists
 from connectgroup.protocol.messages.common import config_of
 from connectgroup.protocol.units import printable
+from connectgroup.transport.audit import AuditedHandler, AuditLog
 from tests.integration.processes import Program, call_command, wait
 
 from ..coordinator.builders import GROUP, serving
@@ -114,6 +117,41 @@ async def test_setting_that_its_class_calls_a_credential_is_masked(
         assert changed["config"]["pepper"] == "[hidden]"
         described = await api.admin.describe(GROUP, connectors=("c",), credentials=True)
         assert config_of(described.connectors[0].config)["pepper"] == CANARY
+
+
+@pytest.mark.parametrize("is_rest", [True, False])
+async def test_setting_that_its_class_calls_a_credential_is_masked_in_the_audit_log(
+    tmp_path: Path, is_rest: bool
+) -> None:
+    """Once a worker has run the connector: the lines of its next changes, also of those that are rejected."""
+    KeepingConnector.started = []
+    audit = tmp_path / "audit"
+    async with (
+        serving() as coordinator,
+        rest_server(coordinator, audit_log=audit if is_rest else None) as api,
+        running_worker(api, tmp_path / "scratch", lambda _: Peppered),
+    ):
+        config = {"connector.class": "idle", "pepper": "white"}
+        await api("POST", "/connectors", 201, {"name": "c", "config": config})
+        await api.until(lambda found: found["config"]["pepper"] == "[hidden]", "/connectors/c")
+        if is_rest:
+            await api("PUT", "/connectors/c/config", 200, {**config, "pepper": CANARY})
+            await api("PATCH", "/connectors/c/config", 200, {"pepper": f"{CANARY}-2"})
+            await api("PUT", "/connectors/c/config", 400, {**config, "pepper": CANARY, "log": None})
+            await api("POST", "/connectors", 409, {"name": "c", "config": {**config, "pepper": CANARY}})
+        else:
+            log = AuditLog(audit)
+            log.start()
+            handler = AuditedHandler(coordinator, log, lambda: "alice")
+            async with Admin([LocalClient(handler)]) as admin:
+                await admin.put_connector(GROUP, "c", {**config, "pepper": CANARY})  # it tries to create it first
+                await admin.patch_connector(GROUP, "c", {"pepper": f"{CANARY}-2"})
+                with pytest.raises(ConnectorAlreadyExists):
+                    await admin.add_connector(GROUP, "c", {**config, "pepper": CANARY})
+            log.close()
+    lines = audit.read_text()
+    assert CANARY not in lines
+    assert lines.count('"pepper": "[hidden]"') == 4
 
 
 async def test_rest_does_not_resolve_references(api: Api, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ read and write; the coordinator keeps them in memory. Kafka Connect stores them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final
 from urllib.parse import quote
 
@@ -18,12 +18,20 @@ from ...client import offsets
 from ...config import connector_validation
 from ...config.connector_offsets import changes_from, offsets_as_json
 from ...connector import PartitionOffset
-from ...errors import ConfigError, ConnectorAlreadyExists, ConnectorNotFound, GroupAuthorizationFailed, GroupIdNotFound
+from ...errors import (
+    ConfigError,
+    ConnectGroupError,
+    ConnectorAlreadyExists,
+    ConnectorNotFound,
+    GroupAuthorizationFailed,
+    GroupIdNotFound,
+)
 from ...protocol.messages.common import config_of
 from ...protocol.messages.describe import DescribedConnector, DescribedUnit
 from ...protocol.records.connect import GROUP_TYPE, TargetState
 from ...protocol.units import CONNECTOR, name_violation, printable, shown
 from ...transport.access_rules import AccessOperation
+from ...transport.audit import masked_settings
 from .. import views
 from ..access import (
     ALTER_CONNECTOR,
@@ -71,6 +79,7 @@ async def create_connector(request: Request) -> Response:
         got = printable(name) if name else "nothing"
         raise RestError(400, f"name: got {got}; allowed: the name of the connector, as a string")
     require(request, AccessOperation.ALTER, name)
+    await _note_masked(request, name)
     config = await _checked(request, name, config_from(settings, "config"))
     context, state = request.state.context, _state(body.get("initial_state"))
     if flag(request, VALIDATE_ONLY):
@@ -106,6 +115,7 @@ async def get_config(request: Request) -> Response:
 async def put_config(request: Request) -> Response:
     """Create the connector, or replace its configuration."""
     name, context = request.path_params["name"], request.state.context
+    await _note_masked(request, name)
     config = await _checked(request, name, config_from(await read_object(request), "body"))
     await _check_group(request)
     result = await context.admin.put_connector(context.group_id, name, config)
@@ -117,6 +127,7 @@ async def put_config(request: Request) -> Response:
 async def patch_config(request: Request) -> Response:
     """Change some settings; null removes a setting (KIP-477); ``validateOnly`` checks them, and changes nothing."""
     name, context = request.path_params["name"], request.state.context
+    await _note_masked(request, name)
     patch = patch_from(await read_object(request), "body")
     # Credentials are masked in this copy. They are checked by the connector when it starts, as in every case.
     current: dict[str, str | None] = {**config_of((await described_connector(request)).config)}
@@ -220,6 +231,15 @@ async def described_connector(request: Request, *, task_configs: bool = False, m
             context.group_id, name, task_configs=task_configs
         )
     return described
+
+
+async def _note_masked(request: Request, name: str) -> None:
+    """Note for the audit log which settings of a connector are credentials, as its class has told."""
+    context = request.app.state.context
+    if context.audit is not None:
+        with suppress(ConnectGroupError):  # there is none, or the request itself has the error, too
+            described = await context.admin.describe_connector(context.group_id, name)
+            request.state.masked = masked_settings(config_of(described.config))
 
 
 async def _check_group(request: Request) -> None:
