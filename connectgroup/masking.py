@@ -25,12 +25,15 @@ _LEAST: Final = 4
 """Minimum length of a value to search for in a text, in characters: a shorter value occurs in too many words."""
 
 _CREDENTIAL: Final = re.compile(
-    r"passw|passphrase|secret|token|credential|jaas|apikey|accesskey|privatekey"
+    r"passw|passphrase|secret|token|credential|jaas|(?:api|access|account|shared|master|private)key|key(?:file|value)"
     r"|(?:^|[._\-\[])(?!key\.converter)(?:key|keys|pwd|pw|pin|auth|authorization)(?:$|[._\-\]])",
     re.IGNORECASE,
 )
 _SHORT: Final = 100
-_WORDS: Final = ("passw", "passphrase", "secret", "token", "credential", "apikey", "pwd")
+_WORDS: Final = (
+    *("passw", "passphrase", "secret", "token", "credential", "pwd"),
+    *("apikey", "api_key", "api-key", "accesskey", "accountkey", "privatekey", "private_key"),
+)
 """Of names of credentials in texts."""
 _REFERENCE: Final = re.compile(r"\$\{(?:env|file|dir):[^{}]*\}")
 _USER_INFO: Final = re.compile(r"(?<=://)[^/\s'\"]+(?=@)")

@@ -233,7 +233,10 @@ def test_repr_and_errors_hold_no_credential() -> None:
 
 @pytest.mark.parametrize(
     "key",
-    [*CREDENTIALS, "password", "config.db.password", "ssl.key.password", "github_token", "PASSPHRASE", "x-api-key"],
+    [
+        *(*CREDENTIALS, "password", "config.db.password", "ssl.key.password", "github_token", "PASSPHRASE"),
+        *("x-api-key", "keyfile", "azure.eventhubs.sas.keyvalue", "storageAccountKey", "sharedKey"),
+    ],
 )
 def test_credentials_are_recognized_by_name(key: str) -> None:
     assert is_credential(key)
