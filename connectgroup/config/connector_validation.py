@@ -184,7 +184,7 @@ def plugin_definitions(name: str) -> tuple[Definition, ...]:
         name: of its entry point; of a transform or predicate also Kafka Connect's class.
 
     Raises:
-        ConfigError: there is no such plug-in; names the most similar one, or lists the available connector classes.
+        ConfigError: there is no such plug-in; names the most similar one, or lists the available ones.
         PluginError: it cannot be loaded.
     """
     if name in available("connectors"):
@@ -201,12 +201,16 @@ def plugin_definitions(name: str) -> tuple[Definition, ...]:
     else:
         try:
             return definitions({"connector.class": name})
-        except ConfigError:
-            near = difflib.get_close_matches(name, {each for kind in PLUGIN_TYPES for each in available(kind)}, n=1)
-            if not near or is_java_name(name):
+        except ConfigError as error:
+            installed = {kind: available(kind) for kind in PLUGIN_TYPES}
+            near = difflib.get_close_matches(name, [each for names in installed.values() for each in names], n=1)
+            # Of a class of Kafka Connect, the error says how to get it.
+            if is_java_name(name) or (not near and error.allowed != ", ".join(installed["connectors"])):
                 raise
-        allowed = "a connector class, a source, a sink, a transform or a predicate that connectgroup plugins list shows"
-        raise ConfigError("plugin", name, f"{allowed} (did you mean {near[0]}?)")
+        if near:
+            kinds = "a connector class, a source, a sink, a transform or a predicate"
+            raise ConfigError("plugin", name, f"{kinds} that connectgroup plugins list shows (did you mean {near[0]}?)")
+        raise ConfigError("plugin", name, "; ".join(f"{kind} {', '.join(names)}" for kind, names in installed.items()))
     return tuple(_definition("", key, field, model) for key, field in _fields(model))
 
 

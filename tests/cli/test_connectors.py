@@ -696,6 +696,8 @@ async def test_plugins_are_listed_and_described(command: Command) -> None:
     assert (similar.code, similar.err.endswith(" (did you mean files?)\n")) == (2, True)
     unknown = await command("plugins", "describe", "nosuch")
     assert (unknown.code, unknown.err.count("\n")) == (2, 1)
+    for each in ("connectors idle, ", "; sources connect, ", "; sinks connect, ", "; transforms Cast, ", "RegexRouter"):
+        assert each in unknown.err
 
 
 async def test_groups_and_workers_are_listed_as_json(command: Command, worker: None, idle: Path) -> None:
