@@ -532,6 +532,17 @@ def test_value_that_a_type_changes_since_the_task_started_is_never_written(datab
     assert [float(v) for (v,) in base.query("SELECT v FROM t")] == [0.5, 1.5]
 
 
+def test_table_that_was_made_with_another_type_is_to_be_altered_or_dropped(base: Database) -> None:
+    """The column was an INT of ``source.schema`` before that was corrected."""
+    columns = from_ddl("v STRING")
+    base.sink(from_ddl("v INT")).close()
+    sink = base.sink(columns)
+    sink.claim(owner(1), every)
+    with pytest.raises(SinkError, match=r"; allowed: .*; the table altered or dropped, or another sink\.table; row: "):
+        sink.commit(owner(1), span(0, 1), table_of([{"v": "007"}], columns))
+    sink.close()
+
+
 def kept_or_put_aside(
     base: Database, kind: str, declared: str, values: list[Any], extra: str = ""
 ) -> tuple[list[Any], dict[Any, str]]:

@@ -255,15 +255,19 @@ def _cast(values: pa.ChunkedArray, kind: pa.DataType, name: str, table: DeltaTab
         is_inexact = pa.types.is_decimal(values.type) and pa.types.is_floating(kind)
         stored = (decimal_texts(values) if is_inexact else values).cast(kind)
     except pa.ArrowException as error:
-        raise SinkError(
-            f"{table.table_uri}: column {name}: {reason(error)}; allowed: values of the type {kind}"
-        ) from error
+        raise SinkError(f"{table.table_uri}: column {name}: {reason(error)}; allowed: {_values_of(kind)}") from error
     for before, after in _changed(values, stored):
         raise SinkError(
             f"{table.table_uri}: column {name}: type {kind} would store {printable(str(after), limit=60)} instead of"
-            f" {printable(str(before), limit=60)}; allowed: values of the type {kind}"
+            f" {printable(str(before), limit=60)}; allowed: {_values_of(kind)}"
         )
     return stored
+
+
+def _values_of(kind: pa.DataType) -> str:
+    """What is allowed in a column. A table has the types of the ``source.schema`` that it was made for, also after that
+    was corrected."""
+    return f"values of the type {kind}; for others, another sink.path, or the table deleted"
 
 
 _HIVE_NULL: Final = "__HIVE_DEFAULT_PARTITION__"

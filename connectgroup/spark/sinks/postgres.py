@@ -34,6 +34,8 @@ from ...errors import ConfigError
 from ...protocol.units import printable
 from .tables import (
     NUMBER,
+    OTHER_TABLE,
+    ROWS_THAT_FIT,
     TableSinkSettings,
     check_dead_letters,
     check_unaltered,
@@ -67,7 +69,6 @@ _TYPES: Final = {
 _SCHEMA_NAMES: Final = "a name of letters, digits and _"
 _STAGE: Final = "connectgroup_stage"
 _CHECK: Final = "connectgroup_check"
-_ALLOWED: Final = "rows that fit the table: its types, constraints and triggers"
 
 
 _MAX_NAME_BYTES: Final = 63
@@ -233,7 +234,7 @@ class PostgresSink(DeadLetterSink):
                 write_some,
                 transaction.connection.transaction,
                 (_RejectedRow,),
-                lambda at, error: reject(dead_letters, where, rows, kept[at], f"{error}; allowed: {_ALLOWED}"),
+                lambda at, error: reject(dead_letters, where, rows, kept[at], f"{error}; allowed: {_allowed(error)}"),
             )
             # Afterwards: what has written holds the lock of the table, so that none of these changes any more.
             check_unaltered(where, self._found, self._look(transaction))
@@ -371,7 +372,7 @@ class PostgresSink(DeadLetterSink):
         if (base == "bytea") != (column.type == "BINARY"):
             raise SinkError(
                 f"{self._store.where}: table {self._settings.table}: column {column.name} is {declared}, and its values"
-                f" are {column.type}; allowed: a column of type {postgres_type(column)}, or another table"
+                f" are {column.type}; allowed: a column of type {postgres_type(column)}; {OTHER_TABLE}"
             )
         return _kept_if(column, base, modifier) if is_own else ""
 
@@ -390,6 +391,14 @@ def _is_of_a_row(error: psycopg.DatabaseError) -> bool:
     # psycopg has no class for a code that PostgreSQL itself does not use.
     has_own_code = type(error) is errors.DatabaseError and error.sqlstate is not None
     return has_own_code or isinstance(error, of_values + of_triggers)
+
+
+def _allowed(error: Exception) -> str:
+    """What is allowed instead of a row that the server rejects."""
+    from psycopg import errors
+
+    is_of_type = isinstance(error.__cause__, errors.DataError)
+    return f"values that the types of the table keep; {OTHER_TABLE}" if is_of_type else ROWS_THAT_FIT
 
 
 def _condition(test: str, places: Mapping[str, str]) -> str:

@@ -27,6 +27,8 @@ from ...dataplane.settings import require_absolute
 from ...protocol.units import printable
 from .tables import (
     NUMBER,
+    OTHER_TABLE,
+    ROWS_THAT_FIT,
     TableSinkSettings,
     check_dead_letters,
     check_unaltered,
@@ -47,7 +49,6 @@ _FAULTS: Final = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceEr
 """Errors of SQLite and its driver that are those of a row."""
 _VERSION: Final = "PRAGMA schema_version"
 """A number that changes with each table of the file."""
-_ALLOWED: Final = "rows that fit the table: its types, constraints and triggers"
 _NUMBER: Final = re.compile(NUMBER)
 _DIGITS: Final = decimal.Context(prec=decimal.MAX_PREC, Emax=decimal.MAX_EMAX, Emin=decimal.MIN_EMIN)
 
@@ -149,7 +150,7 @@ class SqliteSink(DeadLetterSink):
                 lambda start, end: self._write(transaction, values[start:end], deleted[start:end]),
                 transaction.savepoint,
                 _FAULTS,
-                lambda at, error: reject(dead_letters, where, rows, kept[at], f"{error}; allowed: {_ALLOWED}"),
+                lambda at, error: reject(dead_letters, where, rows, kept[at], f"{error}; allowed: {ROWS_THAT_FIT}"),
             )
             if dead_letters:
                 transaction.execute_many(self._dead_letters, map(values_of, dead_letters))
@@ -283,7 +284,7 @@ def _changed(rows: pa.Table, checked: Sequence[tuple[Column, str]]) -> dict[int,
                         at,
                         f"{column.name} would be stored as {printable(repr(stored), limit=100)} instead of"
                         f" {printable(repr(values[at]), limit=100)}; allowed: values that a column of affinity"
-                        f" {affinity} keeps, or a column of type {sqlite_type(column)}",
+                        f" {affinity} keeps, or a column of type {sqlite_type(column)}; {OTHER_TABLE}",
                     )
             scratch.execute("COMMIT")
             scratch.execute("DROP TABLE stored")

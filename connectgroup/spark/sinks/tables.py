@@ -26,6 +26,10 @@ NUMBER: Final = r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?"
 read it."""
 InsertMode = Literal["insert", "upsert", "delete"]
 BOOLEANS: Final = "true, false"
+ROWS_THAT_FIT: Final = "rows that fit the table: its types, constraints and triggers"
+OTHER_TABLE: Final = "the table altered or dropped, or another sink.table"
+"""What is allowed, too, if the type of a column does not keep a value: a table has the types of the ``source.schema``
+that it was made for, also after that was corrected."""
 _JSON: Final = json_encoder(ensure_ascii=True, compact=False)
 
 
