@@ -319,12 +319,12 @@ class Source(OffsetAdmin, BatchPlanner, SparkStream):
     Attributes:
         Settings: the settings under ``source.``; each field's description states the allowed values.
         columns: names and types of the columns.
-        metadata: the columns that are record metadata (``dataplane.transform``).
+        metadata: the columns that are record metadata (``dataplane.transform``); of the class, those that may be.
     """
 
     Settings: ClassVar[type[PluginSettings]]
     columns: Columns
-    metadata: ClassVar[frozenset[str]] = frozenset()
+    metadata: frozenset[str] = frozenset()
 
     @classmethod
     @abstractmethod

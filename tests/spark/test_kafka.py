@@ -171,25 +171,27 @@ def test_what_a_record_does_not_have_is_null_and_what_is_empty_stays_empty(kafka
     producer.produce(name, b"", b"", timestamp=-1, headers=[("h", None), ("h", b""), ("", b"x")])
     producer.produce(name, None, None, timestamp=1)
     assert producer.flush(30) == 0
-    settings = {"bootstrap.servers": kafka, "topics": name, "metadata": "key,timestamp,headers"}
+    settings = {"bootstrap.servers": kafka, "topics": name, "metadata": "key,timestamp,timestamp_type,headers"}
     source = KafkaSource.create(KafkaSourceSettings.model_validate(settings), task=0, tasks=1)
-    found = {each: read(source, {}, each)[0] for each in ("value", "key", "timestamp", "headers")}
+    names = ("value", "key", "timestamp", "timestamp_type")
+    found = {each: read(source, {}, each)[0] for each in (*names, "headers")}
     pairs = [("h", None), ("h", ""), ("", "x")]
     expected: dict[str, list[Any]] = {
         "value": ["", None],
         "key": ["", None],
         "timestamp": [None, datetime.datetime(1970, 1, 1, 0, 0, 0, 1000, datetime.UTC)],
+        "timestamp_type": ["CreateTime"] * 2,
         "headers": [[{"key": key, "value": value} for key, value in pairs], None],
     }
     assert found == expected
     # Without Java, as for sinks of files; such rows have no headers.
     source = KafkaSource.create(
-        KafkaSourceSettings.model_validate({**settings, "metadata": "key,timestamp"}), task=0, tasks=1
+        KafkaSourceSettings.model_validate({**settings, "metadata": "key,timestamp,timestamp_type"}), task=0, tasks=1
     )
     reader = source.part_batches({})
     assert reader is not None
     rows = pyarrow.Table.from_batches(list(reader.read_part(Range(slice=f"{name}-0", start=0, end=2))))
-    assert rows.to_pydict() == {each: expected[each] for each in ("value", "key", "timestamp")}
+    assert rows.to_pydict() == {each: expected[each] for each in names}
 
 
 def test_records_lag_grows_while_the_sink_is_blocked_and_goes_to_0(
@@ -702,6 +704,21 @@ def test_columns_that_are_named_like_metadata_are_fields_of_the_value(kafka: str
     run = _to_kafka(table, kafka, name)
     run.wait(lambda: sum(run.rows) == 1)
     assert _json(kafka, name) == [{"sensor": "s", **{each: f"<{each}>" for each in NAMES}}]
+
+
+def test_fields_of_a_record_that_are_named_like_metadata_are_fields_of_the_value(kafka: str, table: Bench) -> None:
+    """Those of ``source.schema``; what ``source.metadata`` lists is the record's own."""
+    origin, target = (f"t{uuid.uuid4().hex}" for _ in range(2))
+    for name in (origin, target):
+        make_topic(kafka, name, 1)
+    value = {"a": 1, "topic": "elsewhere", "partition": 9, "offset": 7, "timestamp_type": "mine"}
+    produce(kafka, origin, [(0, "k", json.dumps(value))])
+    more = {"source_bootstrap_servers": kafka, "source_topics": origin, "source_metadata": "key"}
+    schema = "a INT, topic STRING, partition INT, offset BIGINT, timestamp_type STRING"
+    run = _to_kafka(table, kafka, target, source="kafka", source_schema=schema, **more)
+    run.wait(lambda: sum(run.rows) == 1)
+    ((key, text),) = committed(kafka, target)
+    assert (key, json.loads(text)) == ("k", value)
 
 
 def test_setting_makes_columns_the_records_own(kafka: str, table: Bench) -> None:

@@ -251,6 +251,8 @@ class ConnectSource(Source):
     def __init__(self, settings: ConnectSettings, *, task: int, tasks: int) -> None:
         """Store the arguments; the plug-in starts with the task."""
         self.settings, self.task, self.tasks = settings, task, tasks
+        # A field of the value may have the name of another one.
+        self.metadata = frozenset(listed(settings.metadata))
 
     @classmethod
     def create(cls, settings: ConnectSettings, *, task: int, tasks: int) -> ConnectSource:

@@ -50,6 +50,7 @@ _METADATA: Final = {
     "timestamp": "TIMESTAMP",
 }
 _HEADERS: Final = "headers"
+_TIMESTAMP_TYPE: Final = "timestamp_type"
 _INTERNAL: Final = frozenset({"__consumer_offsets", "__share_group_state", "__transaction_state"})
 """Topics of Kafka itself, which an expression does not mean, as for Kafka's consumers. To publish a position writes a
 record of the first one."""
@@ -97,7 +98,8 @@ class KafkaSourceSettings(ConverterSettings):
     metadata: Annotated[
         str | None,
         Field(description=f"columns of the record to read beside the value: {', '.join(_METADATA)} by default, none"
-              " with a schema; and headers: an array of structs of key and value"),
+              " with a schema; headers: an array of structs of key and value; timestamp_type: CreateTime or"
+              " LogAppendTime"),
     ] = None  # fmt: skip
     isolation_level: Annotated[
         Literal["read_committed", "read_uncommitted"], Field(description="read_committed, read_uncommitted")
@@ -164,7 +166,7 @@ class KafkaSource(Source):
 
     Settings = KafkaSourceSettings
     reads_remotely = True
-    metadata = frozenset({*_METADATA, _HEADERS})
+    metadata = frozenset({*_METADATA, _HEADERS, _TIMESTAMP_TYPE})
 
     def __init__(
         self,
@@ -190,6 +192,8 @@ class KafkaSource(Source):
         self._first_counts: dict[str, int] = {}
         self._is_tolerant = self._has_marks = False
         self.columns = _columns(settings)
+        # A field of the value may have the name of another one.
+        self.metadata = frozenset(_metadata(settings))
 
     def with_committed(self, committed: CommittedPositions) -> KafkaSource:
         if self._settings.starting_offsets == "latest":
@@ -618,17 +622,23 @@ def _fields(settings: KafkaSourceSettings) -> Columns:
     return settings.avro_columns if settings.schema_ is None else from_ddl(settings.schema_)
 
 
+def _metadata(settings: KafkaSourceSettings) -> Sequence[str]:
+    """Return the columns beside the value."""
+    if settings.metadata is not None:
+        return listed(settings.metadata)
+    return () if settings.has_fields else tuple(_METADATA)
+
+
 def _columns(settings: KafkaSourceSettings) -> Columns:
     types = {
         **_METADATA,
         "key": "BINARY" if settings.key_form == "bytes" else "STRING",
         _HEADERS: HEADERS_TYPE.format(settings.header_type),
+        _TIMESTAMP_TYPE: "STRING",
     }
     value: Columns = (Column("value", "BINARY" if settings.value_form == "bytes" else "STRING"),)
-    fields = _fields(settings)
-    value = fields or value
-    default = () if fields else tuple(_METADATA)
-    names = default if settings.metadata is None else listed(settings.metadata)
+    value = _fields(settings) or value
+    names = _metadata(settings)
     for name in names:
         if name not in types:
             raise ConfigError("source.metadata", name, ", ".join(types))

@@ -156,6 +156,8 @@ def _column(messages: Sequence[Message], name: str, kind: str) -> pa.Array:
         found = (message.timestamp() for message in messages)
         times = pa.array([at if kind and at != -1 else None for kind, at in found], pa.int64())
         return _converted(messages, times, _time, f"the timestamp is {_YEARS}")
+    if name == "timestamp_type":
+        return pa.array([_TIMESTAMP_TYPES.get(message.timestamp()[0]) for message in messages], pa.string())
     parts = [message.value() for message in messages] if name == "value" else [message.key() for message in messages]
     found = pa.array(parts, pa.binary())
     if kind == "BINARY":
@@ -163,6 +165,8 @@ def _column(messages: Sequence[Message], name: str, kind: str) -> pa.Array:
     return _converted(messages, found, lambda part: part.cast(pa.string()), NOT_UTF8.format(name=name))
 
 
+_TIMESTAMP_TYPES: Final = {1: "CreateTime", 2: "LogAppendTime"}
+"""Kafka's ``message.timestamp.type`` of librdkafka's numbers."""
 _YEARS: Final = "outside of the years 1 to 9999; allowed: a number of milliseconds since 1970"
 
 

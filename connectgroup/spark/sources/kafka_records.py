@@ -111,6 +111,11 @@ def rows_of(
         elif column.name == "timestamp":
             # -1 ms: the record has none, as for Kafka Connect.
             chosen["timestamp"] = F.when(F.unix_millis(F.col("timestamp")) != -1, F.col("timestamp"))
+        elif column.name == "timestamp_type":
+            stamped = F.col("timestampType")
+            chosen["timestamp_type"] = F.when(stamped == 0, F.lit("CreateTime")).when(
+                stamped == 1, F.lit("LogAppendTime")
+            )
         elif column.name != "key":
             chosen[column.name] = F.col(column.name)
     selected = [column.alias(name) for name, column in chosen.items()]
