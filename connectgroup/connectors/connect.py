@@ -180,7 +180,7 @@ def sink_pipeline_form(config: Config) -> dict[str, str]:
     bytes_ = "org.apache.kafka.connect.converters.ByteArrayConverter"
     result = {
         "source": "kafka",
-        f"{SOURCE}metadata": "key,topic,partition,offset,timestamp,headers",
+        f"{SOURCE}metadata": "key,topic,partition,offset,timestamp,timestamp_type,headers",
         **{f"{SOURCE}{part}.converter": bytes_ for part in ("key", "value", "header")},
         f"{SOURCE}publish.offsets": "false",
         "sink": "connect",

@@ -1284,8 +1284,8 @@ public class SinkRun implements SinkTaskContext {
   }
 
   /**
-   * Hand over the rows of a file: topic, partition, offset, timestamp, key, value, headers; if the plug-in wants to go on
-   * elsewhere (context.offset), no more of them. Returns how many.
+   * Hand over the rows of a file: topic, partition, offset, timestamp and its type, key, value, headers; if the plug-in
+   * wants to go on elsewhere (context.offset), no more of them. Returns how many.
    */
   public long put(String path) throws Exception {
     enter();
@@ -1339,6 +1339,7 @@ public class SinkRun implements SinkTaskContext {
     IntVector partitions = (IntVector) root.getVector("partition");
     BigIntVector offsets = (BigIntVector) root.getVector("offset");
     BigIntVector times = (BigIntVector) root.getVector("timestamp");
+    IntVector appended = (IntVector) root.getVector("is_append_time");
     VarBinaryVector key = (VarBinaryVector) root.getVector("key");
     VarBinaryVector value = (VarBinaryVector) root.getVector("value");
     VarCharVector names = (VarCharVector) root.getVector("header_names");
@@ -1353,7 +1354,9 @@ public class SinkRun implements SinkTaskContext {
       Long time = times.isNull(i) ? null : Long.valueOf(times.get(i));
       ConsumerRecord raw = new ConsumerRecord(topic, partition, offset,
           time == null ? ConsumerRecord.NO_TIMESTAMP : time.longValue(),
-          org.apache.kafka.common.record.TimestampType.CREATE_TIME, rawKey == null ? -1 : rawKey.length,
+          !appended.isNull(i) && appended.get(i) == 1
+              ? org.apache.kafka.common.record.TimestampType.LOG_APPEND_TIME
+              : org.apache.kafka.common.record.TimestampType.CREATE_TIME, rawKey == null ? -1 : rawKey.length,
           rawValue == null ? -1 : rawValue.length, rawKey, rawValue, rawHeaders(headerNames), Optional.empty());
       String stage = "source";
       SinkRecord record;
@@ -1396,7 +1399,7 @@ public class SinkRun implements SinkTaskContext {
     SchemaAndValue k = keys.toConnectData(topic, raw.headers(), (byte[]) raw.key());
     SchemaAndValue v = values.toConnectData(topic, raw.headers(), (byte[]) raw.value());
     return new SinkRecord(topic, raw.partition(), k.schema(), k.value(), v.schema(), v.value(), raw.offset(), time,
-        org.apache.kafka.common.record.TimestampType.CREATE_TIME, own);
+        raw.timestampType(), own);
   }
 
   /** Headers are JSON: a list of pairs of name and bytes in base64. */

@@ -225,6 +225,7 @@ public class TestSinkPlugin extends SinkConnector {
                 StringBuilder headers = new StringBuilder();
                 for (Header header : each.headers()) headers.append(header.key()).append('=').append(header.value());
                 note(each.topic() + " " + each.kafkaPartition() + " " + each.kafkaOffset() + " " + each.key() + " " + each.value() + " " + each.timestamp() + " " + headers);
+                if (mode.equals("tells types of timestamps")) note("type " + each.timestampType());
             }
         }
 

@@ -1015,6 +1015,18 @@ def test_sink_task_gets_records_as_in_kafka_connect(
     assert group_offsets(kafka, topic_name) == [8]
 
 
+@pytest.mark.parametrize(("configured", "kind"), [("CreateTime", "CREATE_TIME"), ("LogAppendTime", "LOG_APPEND_TIME")])
+def test_sink_task_gets_the_type_of_a_timestamp(
+    cluster: Cluster, tmp_path: Path, kafka: str, configured: str, kind: str
+) -> None:
+    topic = f"t-{uuid.uuid4().hex[:8]}"
+    make_topic(kafka, topic, 1, {"message.timestamp.type": configured})
+    put_records(kafka, topic, range(2))
+    run = cluster.start(appending(tmp_path, kafka, topic, mode="tells types of timestamps"))
+    run.wait(lambda: sum(run.rows) == 2)
+    assert [line for line in notes(tmp_path) if line.startswith("type ")] == [f"type {kind}"] * 2
+
+
 @pytest.mark.parametrize(("settings", "most"), [({}, 500), ({"consumer.override.max.poll.records": "200"}, 200)])
 def test_sink_plugin_gets_as_many_records_at_once_as_in_kafka_connect(
     cluster: Cluster, tmp_path: Path, kafka: str, topic_name: str, settings: dict[str, str], most: int

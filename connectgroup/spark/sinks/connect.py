@@ -583,16 +583,21 @@ def _answered(request: Callable[[], T]) -> T:
 def _write_records(rows: pa.Table, file: Path, most: int) -> None:
     """Write the records for ``SinkRun.put`` of ``ConnectBridge.java``, at most so many for each call of the plug-in."""
     import pyarrow as pa
+    import pyarrow.compute as pc
 
     headers: list[str | None] = [None] * rows.num_rows
     if "headers" in rows.column_names:
         headers = [_headers_text(each) for each in rows["headers"].to_pylist()]
     times = rows["timestamp"].cast(pa.timestamp("ms", tz="UTC"), safe=False).cast(pa.int64())
+    is_append_time = pa.array([None] * rows.num_rows, pa.int32())
+    if "timestamp_type" in rows.column_names:
+        is_append_time = pc.equal(rows["timestamp_type"], "LogAppendTime").cast(pa.int32())
     columns = {
         "topic": rows["topic"].cast(pa.string()),
         "partition": rows["partition"].cast(pa.int32()),
         "offset": rows["offset"].cast(pa.int64()),
         "timestamp": times,
+        "is_append_time": is_append_time,
         "key": rows["key"].cast(pa.binary()),
         "value": rows["value"].cast(pa.binary()),
         "header_names": pa.array(headers, pa.string()),
