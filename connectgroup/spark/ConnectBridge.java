@@ -717,6 +717,7 @@ public class SourceRun implements SourceTaskContext, Runnable {
   private final List transforms;
   private final Rows rows;
   private final int mostRecords;
+  private final ThreadGroup threads;
   private final Thread thread;
   private final Object lock = new Object();
   /** The thread that is in a call of the plug-in and is no poll; interrupted by a stop. Guarded by lock. */
@@ -751,7 +752,9 @@ public class SourceRun implements SourceTaskContext, Runnable {
     this.boundaries = boundary != null && boundary.equalsIgnoreCase("connector") ? new Boundaries() : null;
     Thread.currentThread().setContextClassLoader(loader);
     this.task = (SourceTask) Plugins.make(loader, (String) config.get("task.class"), SourceTask.class);
-    this.thread = new Thread(this, "connect task " + name);
+    // What the plug-in starts is in the same group: see left.
+    this.threads = new ThreadGroup("connect task " + name);
+    this.thread = new Thread(threads, this, "connect task " + name);
     thread.setDaemon(true);
     thread.setContextClassLoader(loader);
   }
@@ -918,6 +921,27 @@ public class SourceRun implements SourceTaskContext, Runnable {
 
   void signalStop() {
     quietStop();
+  }
+
+  /**
+   * The names of the threads that the plug-in has started and that have not ended, as JSON. After a stop, some end only
+   * now: they are waited for.
+   */
+  public String left(long boundMs) throws Exception {
+    long end = System.currentTimeMillis() + boundMs;
+    while (true) {
+      Thread[] found = new Thread[threads.activeCount() + 16];
+      int count = threads.enumerate(found);
+      List names = new ArrayList();
+      for (int i = 0; i < count; i++) {
+        if (found[i] != thread) names.add(found[i].getName());
+      }
+      if (names.isEmpty() || System.currentTimeMillis() >= end) {
+        Collections.sort(names);
+        return Json.MAPPER.writeValueAsString(names);
+      }
+      Thread.sleep(20);
+    }
   }
 
   /** Where the thread of the task is, for the error about one that does not end. */

@@ -48,6 +48,9 @@ KAFKA_TRANSFORMS: Final = "org.apache.kafka.connect.transforms."
 """Package of Kafka Connect's own transformations and predicates: they need no plug-in."""
 STOP_BOUND_MS: Final = 10_000
 """How long a plug-in may take to stop, in milliseconds: half of it for its ``stop``, half for its thread."""
+THREADS_BOUND_MS: Final = 500
+"""How long threads that a plug-in has started may take to end after its ``stop``, in milliseconds, before the log says
+that they are left."""
 _END_WAIT_S: Final = 5.0
 _LOOK_S: Final = 0.2
 """How often a call of a sink is looked at."""
@@ -563,6 +566,12 @@ class JavaTask:
         if self._call(lambda: self._task.stop(STOP_BOUND_MS)):
             return ""
         return str(self._call(self._task.place))
+
+    def left_threads(self) -> list[str]:
+        """Return the names of the threads that the plug-in has started and not ended; after ``stop``."""
+        if not self._runtime.is_alive():
+            return []
+        return list(json.loads(self._call(lambda: self._task.left(THREADS_BOUND_MS))))
 
     def _call(self, call: Callable[[], T]) -> T:
         return _called(self._runtime, self._what, self._secrets, call)

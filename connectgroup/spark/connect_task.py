@@ -23,6 +23,7 @@ from ..dataplane.errors import OffsetConflict, SourceError
 from ..dataplane.ownership import Owner, Position, Range, ranges_between
 from ..dataplane.polling import Triggered
 from ..dataplane.transform import listed
+from ..protocol.units import counted, printable
 from .batches import Batches, Claimed
 from .connect_runtime import STOP_BOUND_MS, JavaTask, JavaTransform, Polled, java_ended
 from .converters import HEADERS_TYPE
@@ -125,6 +126,8 @@ class ConnectPolling(Triggered):
         self._held: list[pa.Table] = []
         self._without_row = 0
         self._is_large_snapshot = False
+        # The threads of the plug-in that the log has named; changed by end_plugin.
+        self._left: list[str] = []
         self._wake.set()  # the first trigger is due at once
 
     def stop(self) -> None:
@@ -147,12 +150,17 @@ class ConnectPolling(Triggered):
             return
         try:
             place = java.stop()
+            left = [] if place else java.left_threads()
         except Exception as error:
             if session_is_alive():
                 logger.warning("%s: %s", self.name, error)
             return
         if place:
             logger.error("%s: the plug-in does not stop; its thread is left behind at %s", self.name, place)
+        if left and left != self._left:
+            self._left = left
+            count, names = counted(len(left), "thread"), printable(", ".join(left), limit=500)
+            logger.warning("%s: the plug-in has stopped, but not ended %s: %s", self.name, count, names)
 
     def java_ended(self) -> BaseException:
         """Return the error about the Java process that has ended."""

@@ -244,6 +244,13 @@ public class TestPlugin extends SourceConnector {
             if (mode.equals("start blocks")) blocked();
             if (mode.equals("class is missing")) throw new NoClassDefFoundError("com/acme/Driver");
             if (mode.equals("exits")) System.exit(3);
+            if (mode.equals("leaks threads")) {
+                for (int n = 0; n < 2; n++) {
+                    Thread leaked = new Thread(Counting::blocked, "leaked " + n);
+                    leaked.setDaemon(true);
+                    leaked.start();
+                }
+            }
             for (String name : config.get("mine").split(",")) {
                 Map<String, Object> offset = context.offsetStorageReader().offset(partition(name));
                 // As Kafka Connect: a number of an offset is a Long.

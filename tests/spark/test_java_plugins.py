@@ -446,6 +446,23 @@ def test_stop_of_a_plugin_that_hangs_is_bounded(
     again.wait(lambda: rows_of(tmp_path) == every_row(1, 10))
 
 
+def test_threads_that_a_plugin_leaves_behind_are_named_in_the_log_and_other_tasks_go_on(
+    cluster: Cluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = cluster.start(counting(tmp_path, sink_path=str(tmp_path / "other.db")))
+    run = cluster.start(counting(tmp_path, mode="leaks threads"))
+    run.wait(lambda: bool(rows_of(tmp_path)))
+    run.task.stop()
+    assert "the plug-in has stopped, but not ended 2 threads: leaked 0, leaked 1" in caplog.text
+    caplog.clear()
+    again = cluster.start(counting(tmp_path), epoch=2)
+    again.wait(lambda: rows_of(tmp_path) == every_row(1, 10))
+    for each in (again, other):
+        assert not each.errors
+        each.task.stop()
+    assert "not ended" not in caplog.text
+
+
 def test_connector_whose_start_throws_is_stopped(cluster: Cluster, tmp_path: Path) -> None:
     """It is started again and again, and must release each time what it has opened."""
     config = counting(tmp_path, mode="connector throws", stopped_file=str(tmp_path / "stopped"))
