@@ -261,6 +261,8 @@ def _lost_with(group: DescribedGroup) -> str:
 async def explain_groups(options: argparse.Namespace) -> int:
     from ..analysis.explain import explain_task, find_unit, rebalance_json, rebalance_lines, task_lines
 
+    if options.task and options.moves:
+        options.parser.error("argument --task: not allowed with argument --moves")
     async with connected(options) as admin:
         group = await admin.describe(options.group, connectors=None if options.task else ())
     if options.task:
@@ -304,6 +306,8 @@ async def replay_log(options: argparse.Namespace) -> int:
 
     if options.max_moves < 0:
         raise ConfigError("--max-moves", str(options.max_moves), "0 or more")
+    if options.max_moves and not options.assignor:
+        options.parser.error("argument --max-moves: not allowed without argument --assignor")
     with at_interrupt():
         history = replay(options.log, options.group, assignor=options.assignor, max_moves=options.max_moves)
     for line in [json.dumps(history.to_json())] if options.json else history.lines():

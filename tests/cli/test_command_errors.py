@@ -179,6 +179,14 @@ LINES = {
         ["groups", "describe", "g", "--type", "--members"],
         r"connectgroup groups describe: argument --type: not allowed with argument --members; see .* --help",
     ),
+    "the moves and one task of a group": (
+        ["groups", "explain", "g", "--task", "c-0", "--moves"],
+        r"connectgroup groups explain: argument --task: not allowed with argument --moves; see .* --help",
+    ),
+    "a limit for no assignor": (
+        ["replay", "{tmp}/log", "--max-moves", "2"],
+        r"connectgroup replay: argument --max-moves: not allowed without argument --assignor; see .* --help",
+    ),
     "a restart of no worker": (
         ["workers", "restart"],
         r"connectgroup workers restart: the following arguments are required: name; see .* --help",
