@@ -448,8 +448,11 @@ async def connector_errors(options: argparse.Namespace) -> int:
 def _dead_letters_of(connector: DescribedConnector) -> str:
     """Where the records of dead letters are."""
     config = config_of(connector.config)
-    name = config.get("errors.deadletterqueue.name")
-    return f"the records are in {printable(name)} of its sink (errors.deadletterqueue.name)" if name else ""
+    if name := config.get("errors.deadletterqueue.name"):
+        return f"the records are in {printable(name)} of its sink (errors.deadletterqueue.name)"
+    # Of a sink connector of Kafka Connect, in its own form.
+    topic = config.get("errors.deadletterqueue.topic.name")
+    return f"the records are in the topic {printable(topic)} (errors.deadletterqueue.topic.name)" if topic else ""
 
 
 def _of_task(events: Iterable[UnitEvent], task: int | None) -> list[UnitEvent]:

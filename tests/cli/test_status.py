@@ -17,6 +17,7 @@ import pytest
 
 from connectgroup.cli.render import ago_text
 from connectgroup.cli.status import checked as checked_group
+from connectgroup.client.admin import Admin
 from connectgroup.config.base import checked
 from connectgroup.config.coordinator import CoordinatorConfig
 from connectgroup.coordinator.runtime import Coordinator
@@ -254,6 +255,18 @@ async def test_describe_logs_and_errors_show_what_workers_have_reported(group: G
     shown = json.loads((await group("connectors", "describe", "c", "--json")).out)
     assert (shown["units"][0]["task"], shown["units"][0]["cause"]) == (0, CAUSE)
     assert sum(shown["history"]["errors"]) == 4
+
+
+async def test_errors_say_where_the_records_of_dead_letters_are(group: Group) -> None:
+    """The first setting is that of a sink connector of Kafka Connect in its own form."""
+    await group.runs()
+    await group.reports(Progress(dead_letters=1, last_dead_letter="a.csv, line 7: not a number"))
+    for name, where in (("topic.name", "the topic bad"), ("name", "bad of its sink")):
+        setting = f"errors.deadletterqueue.{name}"
+        async with Admin.local(group.coordinator) as admin:
+            await admin.patch_connector(GROUP, "c", {setting: "bad"})
+        shown = (await group("connectors", "errors", "c")).lines[-1]
+        assert shown == f"the records are in {where} ({setting})"
 
 
 async def test_numbers_that_fit_no_field_cost_other_workers_nothing(group: Group) -> None:
