@@ -10,6 +10,7 @@ it is not of a person, and there are too many of them.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import logging
@@ -26,7 +27,7 @@ from logging.handlers import WatchedFileHandler
 from pathlib import Path
 from typing import Any, ClassVar, Final, cast
 
-from ..errors import ConfigError, ConnectGroupError, from_code
+from ..errors import ConfigError, from_code
 from ..masking import HIDDEN, is_credential, masked_value, without_secrets
 from ..protocol.messages.api import DirectHandler, Handler, Request, Response
 from ..protocol.messages.classic import LeaveGroupRequest
@@ -53,6 +54,8 @@ TOO_LARGE: Final = "too large for a line"
 """In a line instead of what its request changes."""
 
 MAX_TEXT: Final = 1_000
+LOOK_S: Final = 2.0
+"""How long a line waits for the names of the credentials of the connectors that it is about."""
 
 LOGGER: Final = "connectgroup.audit"
 """The logger that has the lines if there is no file."""
@@ -63,6 +66,10 @@ BY_ADMINISTRATOR: Final = "member was removed by an admin"
 """The beginning of the reason that Kafka's ``Admin.removeMembersFromConsumerGroup`` gives."""
 
 logger = logging.getLogger(__name__)
+
+Credentials = Mapping[str, Container[str]]
+"""By connector, the settings that are credentials whatever their names are."""
+NO_OTHERS: Final[Credentials] = {}
 
 _NAMES: Final = {entry.request_class: entry.name for entry in TABLE}
 
@@ -251,7 +258,6 @@ class AuditedHandler:
             return await self._handler.handle(
                 request, client_host=client_host, client_id=client_id, principal=principal
             )
-        credentials = await self._credentials_in(request, client_host)
         result, message = "UNKNOWN_OUTCOME", ""
         try:
             response = await self._handler.handle(
@@ -261,20 +267,28 @@ class AuditedHandler:
             result = result_of(code)
             return response
         finally:
-            record_request(
-                self._audit,
-                request,
-                self._principal(),
-                client_host,
-                result,
-                client_id=client_id,
-                message=message,
-                credentials=credentials,
-            )
+            credentials: Credentials | None = None
+            try:
+                # Afterwards: no later request of the connection is to overtake the change.
+                async with asyncio.timeout(LOOK_S):
+                    credentials = await self._credentials_in(request, client_host)
+            except Exception as error:  # of the description: the change itself is made, or rejected
+                logger.warning("audit log: a change is written without its values: %s", printable(error, limit=300))
+            finally:
+                record_request(
+                    self._audit,
+                    request,
+                    self._principal(),
+                    client_host,
+                    result,
+                    client_id=client_id,
+                    message=message,
+                    credentials=credentials,
+                )
 
-    async def _credentials_in(self, request: Request, client_host: str) -> Mapping[str, Container[str]]:
-        """The settings that are masked in descriptions of the connectors that a request configures, by connector: of
-        some, only the class knows it, and has told when a worker ran it (``Connector.credential_names``).
+    async def _credentials_in(self, request: Request, client_host: str) -> Credentials | None:
+        """The settings that are masked in descriptions of the connectors that a request configures: of some, only the
+        class knows it, and has told when a worker ran it (``Connector.credential_names``). ``None``: unknown.
         """
         if not isinstance(request, UpdateConnectorsRequest):
             return {}
@@ -283,12 +297,22 @@ class AuditedHandler:
             return {}
         names = tuple(each.connector for each in configured)
         describe = DescribeRequest(group_ids=(request.group_id,), connectors=names, connectors_only=True)
-        with contextlib.suppress(ConnectGroupError):  # the request itself has it, too
-            response = await self._describing.handle(describe, client_host=client_host)
-            if isinstance(response, DescribeResponse):
-                described = (each for group in response.groups for each in group.connectors)
-                return {each.connector: masked_settings(config_of(each.config)) for each in described}
-        return {}
+        response = await self._describing.handle(describe, client_host=client_host)
+        if not isinstance(response, DescribeResponse):
+            return None
+        described = (each for group in response.groups for each in group.connectors)
+        return {each.connector: masked_settings(config_of(each.config)) for each in described}
+
+
+class _Every(Container[str]):
+    """All settings."""
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+
+def _names_of(connector: str, credentials: Credentials | None) -> Container[str]:
+    return _Every() if credentials is None else credentials.get(connector, ())
 
 
 def masked_settings(config: Mapping[str, str]) -> frozenset[str]:
@@ -305,12 +329,12 @@ def record_request(
     *,
     client_id: str = "",
     message: str = "",
-    credentials: Mapping[str, Container[str]] = {},
+    credentials: Credentials | None = NO_OTHERS,
 ) -> None:
     """Record a request of the protocol.
 
     Args:
-        credentials: by connector, settings that are credentials whatever their names are.
+        credentials: which settings are, whatever their names are; ``None``: unknown, so that no value is recorded.
     """
     configs = _configs_in(request, credentials)
     audit.record(
@@ -433,7 +457,7 @@ def _resources(request: Any) -> list[dict[str, str]]:
     ]
 
 
-def _change(request: Any, credentials: Mapping[str, Container[str]]) -> object:
+def _change(request: Any, credentials: Credentials | None) -> object:
     """What a request changes, without credentials; ``TOO_LARGE`` for one that is left out of its line."""
     try:
         return _masked_change(request, _Masking(), credentials)
@@ -441,12 +465,12 @@ def _change(request: Any, credentials: Mapping[str, Container[str]]) -> object:
         return TOO_LARGE
 
 
-def _masked_change(request: Any, masking: _Masking, credentials: Mapping[str, Container[str]]) -> object:
+def _masked_change(request: Any, masking: _Masking, credentials: Credentials | None) -> object:
     match request:
         case UpdateConnectorsRequest():
             found = []
             for each in request.changes:
-                masking.names = credentials.get(each.connector, ())
+                masking.names = _names_of(each.connector, credentials)
                 found.append(_of_connector(each, masking))
             return found
         case RestartRequest():
@@ -498,14 +522,14 @@ def _of_connector(change: ConnectorChange, masking: _Masking) -> dict[str, objec
     return found
 
 
-def _configs_in(request: Any, credentials: Mapping[str, Container[str]]) -> list[dict[str, str]]:
+def _configs_in(request: Any, credentials: Credentials | None) -> list[dict[str, str]]:
     """The configurations in a request, whose credentials no message may show."""
     if not isinstance(request, UpdateConnectorsRequest):
         return []
     found = []
     for change in request.changes:
         patch = {each.name: each.value for each in change.config_patch or () if each.value is not None}
-        names = credentials.get(change.connector, ())
+        names = _names_of(change.connector, credentials)
         # ``without_secrets`` knows them by their names.
         found.append(
             {
