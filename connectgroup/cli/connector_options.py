@@ -80,10 +80,12 @@ def add_connectors(commands: Commands) -> None:
         )
         if name != "update":
             action.add_argument("--new-group", action="store_true", help="create the group if there are only others")
+        add_plugin_path(action)
     patch = add("patch", "change some settings of a connector", "patch_connector", waits=True)
     with_connectors(patch.add_argument("name"))
     patch.add_argument("settings", nargs="*", metavar="SETTING=VALUE")
     patch.add_argument("--remove", action="append", default=[], metavar="SETTING", help="remove a setting")
+    add_plugin_path(patch)
     add_status(add("status", "show the states of connectors, or of the tasks of those that are named", "show_status"))
     about = add("describe", "show all of a connector: failures, tasks, events, configuration", "describe_connector")
     with_connectors(about.add_argument("name"))
@@ -101,6 +103,7 @@ def add_connectors(commands: Commands) -> None:
     edit.set_defaults(run=subcommand("connectors.edit_connector"))
     add_wait(edit)
     with_connectors(edit.add_argument("name"))
+    add_plugin_path(edit)
     config = add("config", "print the configuration of a connector as JSON, as put reads it", "connector_config")
     with_connectors(config.add_argument("name"))
     validate = add(
@@ -112,6 +115,7 @@ def add_connectors(commands: Commands) -> None:
     validate.add_argument("--offline", action="store_true", help="check the settings only: open no file, no connection")
     add_secrets(validate)
     add_allowed_paths(validate, "those of the workers, if all run on this machine; else their rejection is a note")
+    add_plugin_path(validate)
     translate = actions.add_parser(
         "translate", help="print a pipeline for a connector's file of Kafka Connect: FileStream, JDBC, S3, Debezium"
     )
@@ -193,6 +197,7 @@ def add_connectors(commands: Commands) -> None:
     )
     with_connectors(offsets.add_argument("name"))
     add_secrets(offsets)
+    add_plugin_path(offsets)
     change = offsets.add_mutually_exclusive_group()
     change.add_argument("--reset", action="store_true", help="forget all offsets of a stopped connector")
     change.add_argument(
@@ -230,6 +235,7 @@ def add_plugins(commands: Commands) -> None:
         metavar="SETTING=VALUE",
         help="a setting that other settings depend on, such as source=files; may be repeated",
     )
+    add_plugin_path(describe)
     describe.set_defaults(run=subcommand("connectors.describe_plugin"))
     for action in (listing, install, describe):
         add_json(action)

@@ -28,6 +28,7 @@ from connectgroup.connector import Config, Connector
 from connectgroup.connectors.idle import IdleConnector
 from connectgroup.connectors.pipeline import PipelineConnector
 from connectgroup.coordinator.server import CoordinatorServer
+from connectgroup.dataplane.java_plugins import PLUGIN_PATH
 from connectgroup.plugins import load_connector_class
 from connectgroup.protocol.messages.api import Request, Response
 from connectgroup.protocol.messages.describe import (
@@ -39,7 +40,7 @@ from connectgroup.protocol.messages.describe import (
 from connectgroup.transport.tcp_client import TcpClient
 
 from ..integration.processes import Finished
-from .connector_files import connector_file
+from .connector_files import connector_file, with_plugin
 
 Command = Callable[..., Coroutine[Any, Any, Finished]]
 
@@ -668,6 +669,33 @@ async def test_changes_of_a_group_without_workers_say_so_in_json_too(
     assert "notes" not in json.loads((await command("connectors", "stop", "naps", "--json")).out)
     patched = json.loads((await command("connectors", "patch", "naps", "log=x", "--json")).out)
     assert "notes" not in patched, "it is not to run"
+
+
+async def test_commands_that_check_a_java_class_have_the_option_that_their_errors_name(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_plugin(tmp_path, monkeypatch, "source.SourceConnector", "acme.Own")
+    table = {"sink": "sqlite", "sink.path": str(tmp_path / "o.db"), "sink.table": "t"}
+    path = connector_file(tmp_path / "c.json", **{"connector.class": "acme.Own", **table})
+    monkeypatch.setenv("EDITOR", "sed -i s/acme-1/acme-2/")
+    monkeypatch.delenv("VISUAL", raising=False)
+    for words in (
+        ("connectors", "validate", path, "--offline"),
+        *(("connectors", action, path) for action in ("create", "update", "put")),
+        ("connectors", "patch", "naps", "tables=acme-1"),
+        ("connectors", "edit", "naps"),
+        ("connectors", "stop", "naps"),
+        ("connectors", "offsets", "naps", "--reset"),
+        ("plugins", "describe", "acme.Own"),
+    ):
+        if words[1] == "stop":
+            await command(*words)
+            continue
+        monkeypatch.setenv(PLUGIN_PATH, "")
+        unknown = await command(*words)
+        assert "on the plug-in path (--plugin-path, " in f"{unknown.err}{unknown.out}", words
+        done = await command(*words, "--plugin-path", tmp_path)
+        assert done.code == 0, (words, done)
 
 
 async def test_plugins_are_listed_and_described(command: Command) -> None:

@@ -8,7 +8,6 @@ import base64
 import json
 import ssl
 import threading
-import zipfile
 from collections.abc import AsyncIterator, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -22,6 +21,7 @@ from connectgroup.connector import PartitionOffset
 from connectgroup.dataplane.java_plugins import PLUGIN_PATH
 
 from ..certificates import create_certificates
+from .connector_files import with_plugin
 from .live import GROUP, Done, LiveGroup, command, live_group
 
 STRING: Final = {"value.converter": "org.apache.kafka.connect.storage.StringConverter"}
@@ -340,14 +340,6 @@ async def test_tls_needs_a_known_certificate(
     connect.add("out", sink(tmp_path), [at("t", 0, 7)])
     known = await connectors(group, "import", "--dry-run", "--bootstrap-servers", "k:1", url)
     assert "out   sink  RUNNING  1" in known.out
-
-
-def with_plugin(path: Path, monkeypatch: pytest.MonkeyPatch, interface: str, class_name: str) -> None:
-    """Have a jar with one connector class on the plug-in path."""
-    with zipfile.ZipFile(path / "acme-1.0.jar", "w") as jar:
-        jar.writestr(f"META-INF/services/org.apache.kafka.connect.{interface}", class_name)
-        jar.writestr(f"{class_name.replace('.', '/')}.class", b"")
-    monkeypatch.setenv(PLUGIN_PATH, str(path))
 
 
 async def test_java_class_gets_settings_and_a_note_on_converters_of_workers(
