@@ -23,6 +23,8 @@ from ..protocol.messages.describe import DescribedGroup, DescribeRequest
 from ..protocol.messages.heartbeat import HeartbeatResponse
 from ..protocol.units import printable
 
+K = TypeVar("K", bound=Hashable)
+
 MAX_INPUTS_PER_TURN = 500
 """Maximum number of heartbeats per turn, and of other commands: bounds the batch."""
 
@@ -62,6 +64,7 @@ class Intake:
         self.not_serving: GroupError | None = None
         self._heartbeats, self._others = FairQueue(few=FEW_HEARTBEATS), FairQueue()
         self._waiting: Counter[tuple[str, str]] = Counter()  # the members of commands in ``_others``, by group and id
+        self._of_group: Counter[str] = Counter()  # the queued commands
         self.queued = 0
         self._has_work = asyncio.Event()  # commands are queued
         self.pending: dict[Receiver, Command] = {}
@@ -112,9 +115,14 @@ class Intake:
             return self._others
         return self._others if self._waiting and _member_of(sent) in self._waiting else self._heartbeats
 
+    def has_of(self, group_id: str) -> bool:
+        """Whether commands of this group are queued."""
+        return group_id in self._of_group
+
     def _put(self, command: Command, queue: FairQueue) -> None:
         queue.put(command)
         self.queued += 1
+        self._of_group[command.group_id] += 1
         if queue is self._others and (member := _member_of(command.traits))[1]:
             self._waiting[member] += 1
         self._has_work.set()
@@ -140,8 +148,9 @@ class Intake:
                     break
                 command = queue.take()
                 self.queued -= 1
-                if queue is self._others:
-                    self._forget_waiting(command)
+                _count_down(self._of_group, command.group_id)
+                if queue is self._others and (member := _member_of(command.traits))[1]:
+                    _count_down(self._waiting, member)
                 yield command
                 began_s, now_s = now_s, clock()
                 queue.charge(now_s - began_s)
@@ -149,18 +158,17 @@ class Intake:
                     break
             ends_s = max(ends_s, now_s + MIN_OTHERS_S)
 
-    def _forget_waiting(self, command: Command) -> None:
-        member = _member_of(command.traits)
-        if member[1]:
-            self._waiting[member] -= 1
-            if not self._waiting[member]:
-                del self._waiting[member]
-
     def stop(self, error: GroupError) -> None:
         """Reject all pending requests, in whatever state they are, and all later ones."""
         self.not_serving = error
         for command in list(self.pending.values()):
             command.refuse(error)
+
+
+def _count_down(counts: Counter[K], key: K) -> None:
+    counts[key] -= 1
+    if not counts[key]:
+        del counts[key]
 
 
 def _member_of(sent: RequestTraits) -> tuple[str, str]:
@@ -357,8 +365,6 @@ def loading_error(group_id: str) -> GroupError:
 # one principal for one group keep their order. The share that has had the least time goes first, and one that had no
 # commands for a while gets no credit for it (start-time fair queueing, Goyal et al. 1996).
 
-
-K = TypeVar("K", bound=Hashable)
 
 MIN_COST_S: Final = 0.000_05
 """What the time of a command counts at least, in seconds. In virtual time all commands cost the same."""

@@ -140,6 +140,7 @@ class Shard:
         self._tasks: set[asyncio.Task[None]] = set()  # those of ``_spawn`` that run; ``close`` waits for them
         self._closed = False  # ``close`` sets it
         self._in_turn = False  # ``_run`` decides and appends
+        self._undurable: set[str] = set()  # the groups of the turn under way; changed by ``_turn``
 
     # ---- life cycle
 
@@ -294,13 +295,13 @@ class Shard:
     ) -> Any:
         """The response to a heartbeat that reports nothing; ``None``: it has to wait for a turn, or is parked.
 
-        If nothing is queued and no turn is under way, a turn would have this heartbeat alone and append no record.
-        Most heartbeats of consumers, and of workers that do not want to be parked, are decided here, for less than half
-        of what they cost in a turn.
+        If nothing of its group is queued or in the turn under way, a turn would append no record for it, and the state
+        that it is decided from is durable. Most heartbeats of consumers, and of workers that do not want to be parked,
+        are decided here, for less than half of what they cost in a turn; they wait for no append of another group.
         """
-        if self._in_turn or self.intake.queued:
-            return None
         group_id, member_id = request.group_id, request.member_id
+        if group_id in self._undurable or self.intake.has_of(group_id):
+            return None
         group = self.groups.loaded.get(group_id)
         if group is None or group.group_type is not group_type:
             return None
@@ -319,7 +320,7 @@ class Shard:
         self.metrics.on_turn()
         for timer in outcome.timers:
             self.timers.set(timer)
-        if self.metrics.now_s() >= self.retention.next_check_s:
+        if not self._in_turn and self.metrics.now_s() >= self.retention.next_check_s:
             self._retain()
         return outcome.response
 
@@ -343,7 +344,10 @@ class Shard:
                 # The parked requests arrived before all queued commands. If one were decided after a later request of
                 # the same member, it would look stale, and a healthy member would be fenced.
                 queue.extendleft(reversed(self._take(queue.popleft(), turn)))
+        # Nothing else ran until here. A turn may also delete groups to make room for another one.
+        self._undurable = {command.group_id for command in turn.commands} | turn.written | {*turn.deleted}
         await self._append(turn)
+        self._undurable = set()
 
     def _take(self, command: Command, turn: Turn) -> list[Command]:
         """Admit and decide one command; return the parked requests that must be decided again after it."""

@@ -84,6 +84,30 @@ SMALL_BYTES: Final = 64 * 1024
 BEGUN_TOGETHER: Final = 8
 """Requests that a connection begins before the others have their turn. A login takes five turns of the event loop."""
 
+BEGIN_S: Final = 0.01
+"""Seconds in one turn of the event loop after which each connection begins one request only: many connections that send
+many requests do not delay a heartbeat on another one."""
+
+
+class Beginning:
+    """How long all connections of a server have begun requests in this turn of the event loop."""
+
+    def __init__(self) -> None:
+        self._ends_at: float | None = None  # on the loop's clock; None: no connection had a second request in this turn
+
+    def is_over(self) -> bool:
+        """Whether a connection that has begun a request is to leave its next one for a later turn."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        if self._ends_at is None:
+            self._ends_at = now + BEGIN_S
+            loop.call_soon(self._forget)  # it is called before the next turn's reads
+            return False
+        return now >= self._ends_at
+
+    def _forget(self) -> None:
+        self._ends_at = None
+
 
 MANY_UNITS: Final = 5_000
 """Encoding the description of so many units takes 20 ms."""
@@ -105,6 +129,7 @@ class Server(Protocol):
     authenticator: Authenticator | None
     large_requests: LargeRequests
     quotas: RequestQuotas
+    beginning: Beginning
     on_connection_lost: Callable[[Request, str], None]
 
     @property
@@ -221,8 +246,8 @@ class Connection(asyncio.Protocol):
     def _work(self) -> None:
         """Begin requests within the limits; resume reading only when no complete frame is left."""
         sends = self._begins = not self._out  # otherwise responses are sent later in this turn of the event loop
-        for _ in range(BEGUN_TOGETHER):
-            if not self._frames or not self._may_begin():
+        for begun in range(BEGUN_TOGETHER):
+            if not self._frames or not self._may_begin() or (begun and self._server.beginning.is_over()):
                 break
             self._begin(self._frames.popleft())
         self._begins = False

@@ -46,7 +46,7 @@ from .base import Relay
 from .group_access import CODE, Authorization, AuthorizedHandler, RequiredAccess, needed
 from .limits import LOOPBACK, REFUSED_DESCRIPTORS, Complaints, Limits, is_loopback, max_descriptor, resolve
 from .quotas import RequestQuotas
-from .tcp_connection import Connection, LargeRequests, Server
+from .tcp_connection import Beginning, Connection, LargeRequests, Server
 
 GROUP_KEY: Final = 0
 """FindCoordinator's key type for groups, the only supported key type."""
@@ -135,6 +135,7 @@ class TcpServer:
         self._unauthenticated: dict[Connection | Handshake, None] = {}  # in the order of arrival
         self._high: set[Connection | Handshake] = set()  # those with a descriptor of at least _max_descriptor
         self.large_requests = LargeRequests()
+        self.beginning = Beginning()
         self._incomplete: dict[Connection, int] = {}  # bytes of large incomplete requests, in the order of their begin
         self._incomplete_bytes = 0  # their sum
         self._refused: set[Connection] = set()  # above a limit: connected until they have read why

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 import pytest
 
 from connectgroup.coordinator import intake
 from connectgroup.coordinator.intake import MAX_IDLE, Command, FairQueue
 from connectgroup.coordinator.runtime import Coordinator
-from connectgroup.errors import CoordinatorLoadInProgress, GroupIdNotFound
+from connectgroup.errors import CoordinatorLoadInProgress, GroupIdNotFound, UnknownMemberId
 from connectgroup.group.registry import ClientInfo, RequestTraits
 from connectgroup.protocol.messages.api import Request
 from connectgroup.protocol.messages.classic import (
@@ -27,9 +27,10 @@ from connectgroup.protocol.messages.describe import (
     DescribeResponse,
     ListGroupsRequest,
 )
+from connectgroup.protocol.messages.heartbeat import HeartbeatResponse
 from connectgroup.protocol.messages.offsets import OffsetCommitRequest, PartitionCommit, TopicCommit
 
-from .builders import GROUP, add, ask, beat, change, serving, tick
+from .builders import GROUP, FaultyLog, add, ask, beat, change, serving, tick
 
 # --------------------------------------------------------------------------------------------------
 # The queue
@@ -357,3 +358,66 @@ async def test_event_loop_runs_between_turns_without_an_append() -> None:
         with turns_of_the_loop() as turns:
             await sender.all()
         assert turns[0] >= coordinator.shard.turns - before >= 100
+
+
+async def steady(coordinator: Coordinator, member_id: str, group_id: str) -> int:
+    """The epoch of a new member whose heartbeats report nothing and change nothing; it has used the numbers 1 to 5."""
+    epoch = 0
+    for sequence in range(1, 6):
+        request = beat(member_id, epoch, sequence=sequence, group_id=group_id)
+        response = await coordinator.handle(request, client_host="h")
+        assert isinstance(response, HeartbeatResponse)
+        assert response.error_code == 0
+        epoch = response.member_epoch
+        await tick()
+    return epoch
+
+
+@asynccontextmanager
+async def during_an_append(of_group: str) -> AsyncIterator[tuple[Sender, int, int]]:
+    """Member a of group workers and b of another one are steady, at these epochs; until the block ends, a record of a
+    third member of a group is appended."""
+    log = FaultyLog()
+    async with serving(log) as coordinator:
+        epochs = await steady(coordinator, "a", GROUP), await steady(coordinator, "b", "other")
+        log.gate, sender = asyncio.Event(), Sender(coordinator)
+        sender.send("appends", beat("c", sequence=1, group_id=of_group))
+        await tick()
+        yield sender, *epochs
+        log.gate.set()
+        await sender.all()
+
+
+async def test_heartbeat_that_reports_nothing_waits_for_no_append_of_another_group() -> None:
+    """Nor for requests of other groups that are queued before it."""
+    async with during_an_append("other") as (sender, epoch, of_other):
+        sender.send("queued", beat("d", sequence=1, group_id="third"))
+        sender.send("of the group that appends", beat("b", of_other, sequence=6, group_id="other"))
+        sender.send("of another group", beat("a", epoch, sequence=6))
+        await tick()
+        assert sender.answered == ["of another group"]
+    assert set(sender.codes) == {0}
+
+
+async def test_heartbeat_does_not_overtake_a_queued_request_of_its_group() -> None:
+    async with during_an_append("other") as (sender, epoch, _):
+        sender.send("leaves", beat("a", -1, sequence=6))
+        sender.send("beats", beat("a", epoch, sequence=7))
+        await tick()
+        assert sender.answered == []
+    assert sender.codes[sender.answered.index("beats")] == UnknownMemberId.code, "it was decided after the other"
+
+
+async def test_heartbeat_waits_until_the_records_of_its_group_are_durable() -> None:
+    async with serving(log := FaultyLog()) as coordinator:
+        epoch, sender = await steady(coordinator, "a", GROUP), Sender(coordinator)
+        log.gate = asyncio.Event()
+        sender.send("appends", beat("a", epoch, sequence=6, rebalance_timeout_ms=61_000))
+        sender.send("of the same turn", beat("a", epoch, sequence=7))
+        await tick()
+        sender.send("of a later one", beat("a", epoch, sequence=8))
+        await tick()
+        assert sender.answered == []
+        log.gate.set()
+        await sender.all()
+    assert sender.codes == [0, 0, 0]

@@ -168,6 +168,34 @@ async def test_thousand_pipelined_requests_all_get_responses() -> None:
         peer.close()
 
 
+@pytest.mark.asyncio
+async def test_connections_with_many_requests_do_not_delay_one_request_of_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Once the time for requests in a turn of the event loop is used up, each connection begins one."""
+    begun: list[str] = []
+
+    class Noting(ScriptedHandler):
+        async def handle(self, request: Request, **sender: Any) -> Response:
+            begun.append(getattr(request, "member_id", ""))
+            return HeartbeatResponse()
+
+    monkeypatch.setattr(tcp_connection, "BEGIN_S", 0.0)
+    async with server(Noting()) as tcp:
+        peers = [await Peer.to(tcp) for _ in range(20)]
+        honest = await Peer.to(tcp)
+        for peer in peers:
+            for number in range(8):
+                peer.send(beat("flood"), correlation_id=number)
+        honest.send(beat("honest"), correlation_id=1)
+        await honest.receive(HEARTBEAT)
+        assert begun.index("honest") < 4 * len(peers)
+        for peer in peers:
+            assert [(await peer.receive(HEARTBEAT))[0] for _ in range(8)] == list(range(8)), "none is forgotten"
+            peer.close()
+        honest.close()
+
+
 # ------------------------------------------------------------------------------------------- limits
 
 
