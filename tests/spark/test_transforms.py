@@ -13,6 +13,7 @@ import pytest
 
 from connectgroup.connectors.pipeline import PipelineConnector
 from connectgroup.connectors.transforms import parse_chain
+from connectgroup.dataplane.columns import Column, Columns, from_ddl
 from connectgroup.errors import ConfigError
 from connectgroup.plugins import available
 
@@ -386,6 +387,35 @@ def test_wrong_transform_settings_are_refused_when_the_connector_is_put(settings
     base = {"source": "files", "source.path": "/in", "source.format": "csv", "sink": "parquet", "sink.path": "/out"}
     with pytest.raises(ConfigError, match=message):
         PipelineConnector("c", base | settings)
+
+
+@pytest.mark.parametrize(
+    ("expression", "found"),
+    [
+        ("parse_json(b)", "VARIANT"),
+        ("array(named_struct('x', make_dt_interval(1)))", "ARRAY<STRUCT<X:INTERVAL DAY TO SECOND>>"),
+        ("make_interval(1)", "INTERVAL"),
+        ("to_json(parse_json(b))", "STRING"),
+        ("collate(b, 'UTF8_LCASE')", "STRING"),
+        ("array(b, null)", "ARRAY<STRING>"),
+    ],
+)
+def test_column_of_a_type_that_sinks_do_not_store_is_refused(spark: None, expression: str, found: str) -> None:
+    from connectgroup.spark.session import spark_session
+    from connectgroup.spark.transforms.chain import columns_after
+
+    config = {"transforms": "q", "transforms.q.type": "sql"}
+    config["transforms.q.query"] = f"SELECT {expression} AS v FROM batch"
+
+    def columns() -> Columns:
+        return columns_after(parse_chain(config, frozenset()), from_ddl("b STRING"), spark_session(), frozenset())
+
+    if "VARIANT" in found or "INTERVAL" in found:
+        with pytest.raises(ConfigError) as error:
+            columns()
+        assert f"transforms: got 'the column v {found}'; allowed: types that sinks store" in str(error.value)
+    else:
+        assert columns() == (Column("v", found),)
 
 
 def test_a_column_that_does_not_exist_is_refused_when_the_task_starts(table: Bench) -> None:

@@ -31,6 +31,7 @@ from ...dataplane.source import Source
 from ...dataplane.transform import listed
 from ...errors import ConfigError
 from ..kafka_client import check_client_setting, is_file_setting
+from ..transforms.chain import type_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -155,7 +156,7 @@ class AnySparkSource(Source):
         from ..session import spark_session
 
         fields = self._load(spark_session()).schema.fields
-        columns = [Column(field.name, field.dataType.simpleString().upper()) for field in fields]
+        columns = [Column(field.name, type_of(field, "source.format")) for field in fields]
         return check_names(columns, field="source.format")
 
     def owns(self, slice_name: str) -> bool:

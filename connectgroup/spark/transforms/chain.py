@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Final
 
 from ...dataplane.columns import Column, Columns, to_ddl
 from ...dataplane.transform import Predicate, RowTransform, Transform
+from ...errors import ConfigError
+from ...protocol.units import printable
 from ..remote import own_session
 from .rows import Filter
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession, types as T
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ def columns_after(chain: Chain, columns: Columns, session: SparkSession | None, 
         metadata: the columns of the source that are record metadata; those that the steps add are, too.
 
     Raises:
-        ConfigError: a setting does not fit the columns.
+        ConfigError: a setting does not fit the columns, or a column has a type that sinks do not store.
     """
     names = metadata.union(*(step.transform.adds_metadata for step in chain))
     if not chain:
@@ -78,6 +80,38 @@ def columns_after(chain: Chain, columns: Columns, session: SparkSession | None, 
     # A session of its own: the view of an sql step is visible in the whole session.
     empty = own_session(session).createDataFrame([], to_ddl(columns))
     fields = apply_chain(chain, empty).schema.fields
-    return tuple(
-        Column(field.name, field.dataType.simpleString().upper(), metadata=field.name in names) for field in fields
-    )
+    return tuple(Column(field.name, type_of(field, "transforms"), metadata=field.name in names) for field in fields)
+
+
+def type_of(field: T.StructField, setting: str) -> str:
+    """Return the type of a field of Spark as a column has it.
+
+    Args:
+        setting: that makes the field, for the error.
+
+    Raises:
+        ConfigError: sinks do not store the type. They would write its inner form (of VARIANT two binary values, of an
+            interval a number), or fail with the first row.
+    """
+    from pyspark.sql import types as T
+
+    texts = T.StringType, T.CharType, T.VarcharType, T.BinaryType
+    stored = *texts, T.BooleanType, T.NumericType, T.DateType, T.TimestampType, T.TimestampNTZType, T.NullType
+
+    def is_stored(kind: T.DataType) -> bool:
+        if isinstance(kind, T.StructType):
+            return all(is_stored(each.dataType) for each in kind.fields)
+        if isinstance(kind, T.MapType):
+            return is_stored(kind.keyType) and is_stored(kind.valueType)
+        return is_stored(kind.elementType) if isinstance(kind, T.ArrayType) else isinstance(kind, stored)
+
+    kind = field.dataType
+    if not is_stored(kind):
+        raise ConfigError(
+            setting,
+            f"the column {printable(field.name)} {kind.simpleString().upper()}",
+            "types that sinks store: text, bytes, booleans, numbers, dates, timestamps, and structs, arrays and maps of"
+            " these; the transform sql has to_json(x) and cast(x AS STRING)",
+        )
+    # A collation is no part of a value.
+    return "STRING" if isinstance(kind, T.StringType) else kind.simpleString().upper()
