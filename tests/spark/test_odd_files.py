@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import io
 import json
 import os
 import re
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -268,6 +270,16 @@ def test_record_with_line_feeds_in_utf_16_is_read(tmp_path: Path) -> None:
     assert reader.read() == ([[1, "x\ny"]], [])
 
 
+def tar_of(form: int) -> bytes:
+    """An archive of one file of text."""
+    archive, content = io.BytesIO(), b'{"a":1}\n'
+    with tarfile.open(fileobj=archive, mode="w", format=form) as tar:
+        entry = tarfile.TarInfo("a")
+        entry.size = len(content)
+        tar.addfile(entry, io.BytesIO(content))
+    return archive.getvalue()
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [
@@ -278,6 +290,10 @@ def test_record_with_line_feeds_in_utf_16_is_read(tmp_path: Path) -> None:
         ),
         (gzip.compress(b"a\n1\n", mtime=0), "is compressed with gzip; allowed: a name that ends in .gz"),
         (b"PK\x03\x04....\n", "is a ZIP archive; allowed: text"),
+        (tar_of(tarfile.USTAR_FORMAT), "is a TAR archive; allowed: its files"),
+        (tar_of(tarfile.GNU_FORMAT), "is a TAR archive; allowed: its files"),
+        (b"PAR1\x15\x04\n", "is Parquet; allowed: text, or the source parquet"),
+        (b"SQLite format 3\0\n", "is a database of SQLite; allowed: text, or the source sqlite"),
     ],
 )
 @pytest.mark.parametrize("form", ["csv", "jsonl", "text"])
@@ -286,6 +302,15 @@ def test_file_of_another_kind_says_so(tmp_path: Path, data: bytes, message: str,
     for more in ({}, {"schema": "a INT"}):
         with pytest.raises(SourceError, match=rf"a, line 1 \(byte 0\): {message}"):
             Reader(tmp_path, format=form, **({} if form == "text" else more)).read()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl", "text"])
+def test_compressed_archive_has_no_rows(tmp_path: Path, form: str) -> None:
+    write(tmp_path / "a.tar.gz", gzip.compress(tar_of(tarfile.USTAR_FORMAT)))
+    schema = {} if form == "text" else {"schema": "a INT"}
+    rows, errors = Reader(tmp_path, tolerant=True, format=form, **schema).read()
+    assert rows == []
+    assert ["is a TAR archive" in error["reason"] for error in errors] == [True]
 
 
 @pytest.mark.parametrize("form", ["csv", "jsonl", "text"])

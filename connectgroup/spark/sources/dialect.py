@@ -41,7 +41,16 @@ _MARKS: Final = {
     b"PK\x03\x04": "is a ZIP archive; allowed: text, or .gz and .zst",
     b"BZh": "is compressed with bzip2; allowed: text, or .gz and .zst",
     b"\xfd7zXZ": "is compressed with xz; allowed: text, or .gz and .zst",
+    b"\x04\x22\x4d\x18": "is compressed with lz4; allowed: text, or .gz and .zst",
+    b"7z\xbc\xaf": "is an archive of 7z; allowed: text, or .gz and .zst",
+    b"PAR1\x15": "is Parquet; allowed: text, or the source parquet",
+    b"Obj\x01": "is Avro; allowed: text",
+    b"SQLite format 3\0": "is a database of SQLite; allowed: text, or the source sqlite",
 }
+_TAR: Final = b"ustar\0", b"ustar  \0"
+_TAR_AT: Final = 257
+MARK_BYTES: Final = 512
+"""Of the beginning of a file, as many as show that it is no text."""
 _WIDE: Final[dict[tuple[bool, ...], str]] = {
     (False, True, False, True): "UTF-16-LE",
     (True, False, True, False): "UTF-16-BE",
@@ -149,6 +158,9 @@ def with_byte_order(encoding: str, head: bytes) -> str:
 def no_text(head: bytes) -> str:
     """Return what a file is that begins with bytes with which no text in UTF-8 begins, and what is allowed; empty if it
     may be text."""
+    if head.startswith(_TAR, _TAR_AT):
+        # Behind the name of each file, its lines look like those of a text. A short name looks like UTF-32.
+        return "is a TAR archive; allowed: its files, as text or compressed with .gz and .zst"
     wide = _WIDE.get(tuple(byte == 0 for byte in head[:4]))
     if wide is not None:
         return f"begins like text in {wide} without a byte order mark; allowed: source.encoding={wide.lower()}"

@@ -19,6 +19,7 @@ from ...protocol.units import printable
 from .dialect import (
     BYTE_ORDER_MARK,
     EVOLVE_BYTES,
+    MARK_BYTES,
     NO_TEXT,
     LineDialect,
     check_header,
@@ -45,8 +46,6 @@ CHUNK_BYTES: Final = 16 << 20
 """Bytes of a compressed file that are parsed at once."""
 _SHOWN_BYTES: Final = 1024
 _HEADER_BYTES: Final = 64 << 10
-_MARK_BYTES: Final = 8
-"""Of the beginning of a file, as many as show that it is no text."""
 _SAMPLE_BYTES: Final = 1 << 20
 MAX_HEADER_BYTES: Final = 8 << 20
 """Upper bound on the header of a CSV file. A file without a line feed may be as large as a disk, or take none."""
@@ -144,7 +143,7 @@ class _Part:
             elif self.parser.dialect.form == "csv":
                 self._prepare(self._head())
             elif not self.wide:
-                self._prepare(os.pread(descriptor, _MARK_BYTES, 0))
+                self._prepare(os.pread(descriptor, MARK_BYTES, 0))
         except BadLine as error:
             if not tolerant:
                 raise
