@@ -29,7 +29,16 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ..transport.acceptor import Handshake
 from ..transport.access import Certificate
-from ..transport.limits import MAX_REFUSED, REFUSED_DESCRIPTORS, Complaints, descriptor_of, max_descriptor
+from ..transport.limits import (
+    MAX_ALL_UNSENT_BYTES,
+    MAX_REFUSED,
+    REFUSED_DESCRIPTORS,
+    UNREAD,
+    Complaints,
+    UnsentResponses,
+    descriptor_of,
+    max_descriptor,
+)
 from .errors import error_response
 
 logger = logging.getLogger(__name__)
@@ -58,6 +67,8 @@ class RestLimits:
         unsent_deadline_s: how long a client may leave a response unread.
         refused_deadline_s: how long a connection above a limit may take to send the request that gets 503.
         max_refused: maximum number of such connections; others are closed unread.
+        max_all_unsent_bytes: maximum size of the responses that clients do not read; above it, the connection of the
+            client that has not read for the longest time is closed.
     """
 
     max_connections: int = 1_000
@@ -67,6 +78,7 @@ class RestLimits:
     unsent_deadline_s: float = 30.0
     refused_deadline_s: float = 5.0
     max_refused: int = MAX_REFUSED
+    max_all_unsent_bytes: int = MAX_ALL_UNSENT_BYTES
 
 
 class HttpConnections:
@@ -92,6 +104,7 @@ class HttpConnections:
         self._high: set[HttpConnection | Handshake] = set()  # those with a descriptor of at least _max_descriptor
         self._by_address: Counter[str] = Counter()
         self._complaints = Complaints(logger)
+        self._unsent: UnsentResponses[HttpConnection] = UnsentResponses(limits.max_all_unsent_bytes)
         self._max_descriptor = max_descriptor(spare=0.25)  # a quarter of them is for workers only
         self._sweeper: asyncio.TimerHandle | None = None
         # The requests that began in this turn of the event loop, and connections with one that has not, in the order
@@ -167,12 +180,19 @@ class HttpConnections:
 
     def release(self, connection: HttpConnection) -> None:
         """Stop counting a connection."""
+        self.count_unsent(connection, 0)
         self._refused.pop(connection, None)
         self._waiting.pop(connection, None)
         self._high.discard(connection)
         if connection in self._open:
             del self._open[connection]
             self._forget(connection.address)
+
+    def count_unsent(self, connection: HttpConnection, size: int) -> None:
+        """Note how much a connection has to send to a client that does not read; above the limit, close the worst."""
+        for each in self._unsent.note(connection, size):
+            self._complaints.log(each.address, UNREAD)
+            asyncio.get_running_loop().call_soon(each.abort)  # not while it writes
 
     def _forget(self, address: str) -> None:
         self._by_address[address] -= 1
@@ -303,10 +323,17 @@ class HttpConnection(H11Protocol):
     def pause_writing(self) -> None:
         self._choked_at = self.loop.time()
         super().pause_writing()
+        self._connections.count_unsent(self, self.transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
         self._choked_at = None
         super().resume_writing()
+        self._connections.count_unsent(self, 0)
+
+    @property
+    def choked_at(self) -> float | None:
+        """Since when the client does not read, on the loop's clock; ``None``: it does."""
+        return self._choked_at
 
     def abort(self) -> None:
         """Close immediately."""

@@ -10,7 +10,7 @@ import socket
 import sys
 import time
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Generic, Protocol, TypeVar
 
 from ..loggers import LineBudget
 from ..protocol.units import printable
@@ -24,6 +24,9 @@ MIN_SPARE: Final = 128
 """File descriptors that connections leave: the log, threads of lookups, files of plug-ins; and the refused ones."""
 REFUSED_DESCRIPTORS: Final = 16
 """So many of these are for connections that are refused because of them; others are closed without a response."""
+
+MAX_ALL_UNSENT_BYTES: Final = 32 << 20
+"""Of responses that clients do not read: a description of the largest group has some MB, and many clients may ask."""
 
 MAX_COMPLAINTS: Final = 1_000
 """Peers whose last log message is remembered: one machine may have any number of IPv6 addresses."""
@@ -78,6 +81,43 @@ class Complaints:
         self._logger.warning("%s: %s%s", printable(host), printable(what, limit=200), more)
 
 
+C = TypeVar("C", bound="Unread")
+
+
+class Unread(Protocol):
+    """A connection whose client may leave responses unread."""
+
+    @property
+    def choked_at(self) -> float | None:
+        """Since when there is more to send than its buffer should have, on the loop's clock; ``None``: there is not."""
+
+
+class UnsentResponses(Generic[C]):
+    """What the clients that do not read their responses make a server hold."""
+
+    def __init__(self, limit: int) -> None:
+        """``limit``: bytes of all connections together."""
+        self._limit = limit
+        self._sizes: dict[C, int] = {}  # of the connections that have too much to send
+        self._bytes = 0  # their sum
+
+    def note(self, connection: C, size: int) -> list[C]:
+        """Note how much a connection has to send, 0 if its client reads; returns those that are to be closed."""
+        self._bytes += size - self._sizes.pop(connection, 0)
+        if size:
+            self._sizes[connection] = size
+        excess: list[C] = []
+        while self._bytes > self._limit:
+            longest = min(self._sizes, key=lambda each: each.choked_at or 0.0)
+            self._bytes -= self._sizes.pop(longest)
+            excess.append(longest)
+        return excess
+
+
+UNREAD: Final = "closed: does not read its responses, and all clients together leave too much unread"
+"""The message about such a connection."""
+
+
 def is_address(host: str) -> bool:
     """Whether a host is an IP address; otherwise it is a host name."""
     try:
@@ -115,6 +155,8 @@ class Limits:
             largest); above it, the oldest of them is dropped with its connection.
         max_in_flight: maximum number of requests in flight per connection; above it, the server stops reading.
         max_unsent_bytes: maximum size of unsent responses per connection; above it, the server stops reading.
+        max_all_unsent_bytes: maximum size of the unsent responses of all connections that do not read theirs; above it,
+            the one that has not read for the longest time is closed. What a proxy forwards does not count.
         frame_deadline_s: timeout from a frame's first byte to its last, and from the connect to the first frame.
         unsent_deadline_s: how long a peer may leave more than ``max_unsent_bytes`` unread.
         idle_deadline_s: timeout without received bytes and without a request under way.
@@ -132,6 +174,7 @@ class Limits:
     max_incomplete_bytes: int = 16 << 20
     max_in_flight: int = 64
     max_unsent_bytes: int = 256 * 1024
+    max_all_unsent_bytes: int = MAX_ALL_UNSENT_BYTES
     frame_deadline_s: float = 30.0
     unsent_deadline_s: float = 30.0
     idle_deadline_s: float = 600.0

@@ -145,6 +145,8 @@ class Server(Protocol):
 
     def count_incomplete(self, connection: Connection, size: int) -> None: ...
 
+    def count_unsent(self, connection: Connection, size: int) -> None: ...
+
     def log_complaint(self, host: str, what: str) -> None: ...
 
     def handler_for(self, connection: Connection) -> Handler: ...
@@ -459,6 +461,8 @@ class Connection(asyncio.Protocol):
             return
         if out:
             self._transport.write(out[0] if len(out) == 1 else b"".join(out))
+            if self._choked_at is not None:
+                self._count_unsent()
         if self._hanging_up:
             self._close()
 
@@ -468,16 +472,29 @@ class Connection(asyncio.Protocol):
             self._closing_at = self._loop.time()
         self._transport.close()
 
+    def _count_unsent(self) -> None:
+        """Note what waits for a client that does not read; not what a proxy forwards, which it stops reading."""
+        if self._relay is None and not self._lost:
+            is_choked = self._choked_at is not None
+            self._server.count_unsent(self, self._transport.get_write_buffer_size() if is_choked else 0)
+
+    @property
+    def choked_at(self) -> float | None:
+        """Since when the peer does not read, on the loop's clock; ``None``: it does."""
+        return self._choked_at
+
     def pause_writing(self) -> None:
         self._choked_at = self._loop.time()
         if self._relay is not None:
             self._relay.pause()
+        self._count_unsent()
         self._work()
 
     def resume_writing(self) -> None:
         self._choked_at = None
         if self._relay is not None:
             self._relay.resume()
+        self._count_unsent()
         self._work()
 
     # ------------------------------------------------------------------------------------------ closing
@@ -518,6 +535,7 @@ class Connection(asyncio.Protocol):
         self._frames.clear()
         self._reader.discard()
         self._count_incomplete(0)  # a request that is under way may be parked for long
+        self._server.count_unsent(self, 0)
         self._server.large_requests.forget(self)
         if self._relay is not None:
             self._relay.close()

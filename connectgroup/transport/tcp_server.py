@@ -44,7 +44,17 @@ from .access_rules import AccessOperation, Resource
 from .audit import AuditedHandler, AuditLog, is_change, record_request, result_of
 from .base import Relay
 from .group_access import CODE, Authorization, AuthorizedHandler, RequiredAccess, needed
-from .limits import LOOPBACK, REFUSED_DESCRIPTORS, Complaints, Limits, is_loopback, max_descriptor, resolve
+from .limits import (
+    LOOPBACK,
+    REFUSED_DESCRIPTORS,
+    UNREAD,
+    Complaints,
+    Limits,
+    UnsentResponses,
+    is_loopback,
+    max_descriptor,
+    resolve,
+)
 from .quotas import RequestQuotas
 from .tcp_connection import Beginning, Connection, LargeRequests, Server
 
@@ -138,6 +148,7 @@ class TcpServer:
         self.beginning = Beginning()
         self._incomplete: dict[Connection, int] = {}  # bytes of large incomplete requests, in the order of their begin
         self._incomplete_bytes = 0  # their sum
+        self._unsent: UnsentResponses[Connection] = UnsentResponses(self.limits.max_all_unsent_bytes)
         self._refused: set[Connection] = set()  # above a limit: connected until they have read why
         self._by_host: Counter[str] = Counter()
         self._by_principal: Counter[str] = Counter()
@@ -436,6 +447,12 @@ class TcpServer:
             self._incomplete_bytes -= self._incomplete.pop(oldest)
             self.log_complaint(oldest.client_host, "closed: too many large requests that have not arrived whole")
             oldest.abort()
+
+    def count_unsent(self, connection: Connection, size: int) -> None:
+        """Note how much a connection has to send to a peer that does not read; above the limit, close the worst."""
+        for each in self._unsent.note(connection, size):
+            self.log_complaint(each.client_host, UNREAD)
+            asyncio.get_running_loop().call_soon(each.abort)  # not while it writes
 
     def admit_refused(self, connection: Connection) -> bool:
         """Whether a connection above a limit may stay open until the response to its first request."""

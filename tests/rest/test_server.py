@@ -10,7 +10,7 @@ import socket
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from functools import partial
 from http.client import HTTPResponse
 from typing import Any
@@ -207,6 +207,26 @@ async def test_headers_that_do_not_arrive_whole_are_408(monkeypatch: pytest.Monk
                     await asyncio.sleep(0.1)
             assert b"HTTP/1.1 408 Request Timeout" in await asyncio.wait_for(received, PATIENCE_S)
             writer.close()
+
+
+async def test_responses_that_no_client_reads_have_a_bound(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A description of a large group has megabytes, and there may be a thousand connections."""
+    limited = partial(RestLimits, max_all_unsent_bytes=150_000)
+    monkeypatch.setattr("connectgroup.rest.server.RestLimits", limited)
+    async with serving() as coordinator, rest_server(coordinator) as api:
+        with ExitStack() as opened:
+            for _ in range(4):
+                client = opened.enter_context(socket.socket())
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                client.connect(("127.0.0.1", api.server.port))
+                client.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 400)
+            until = asyncio.get_running_loop().time() + PATIENCE_S
+            while "leave too much unread" not in caplog.text:
+                assert asyncio.get_running_loop().time() < until
+                await asyncio.sleep(0.05)
+            await api("GET", "/openapi.json", 200)
 
 
 async def test_few_requests_begin_in_a_turn_of_the_event_loop(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:

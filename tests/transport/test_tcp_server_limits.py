@@ -8,6 +8,7 @@ import re
 import socket
 import struct
 import tracemalloc
+from collections import Counter
 from contextlib import suppress
 from typing import Any
 
@@ -155,6 +156,35 @@ async def test_bytes_of_a_client_that_reads_no_response_are_bounded(own: bool) -
         assert await good.is_alive()
         good.close()
         peer.close()
+
+
+@pytest.mark.asyncio
+async def test_unread_responses_of_all_connections_have_a_bound(caplog: pytest.LogCaptureFixture) -> None:
+    """The connection whose peer has not read for the longest time is closed; one that reads later gets all of its."""
+    all_began, began = asyncio.Event(), Counter[str]()
+
+    class Talkative(ScriptedHandler):
+        async def handle(self, request: Request, **sender: Any) -> Response:
+            began["requests"] += 1
+            if began["requests"] == 4 * 400:
+                all_began.set()
+            await all_began.wait()
+            return HeartbeatResponse(error_message="x" * 30_000)
+
+    async def all_of(peer: Peer) -> list[int]:
+        return [(await peer.receive(HEARTBEAT))[0] for _ in range(400)]
+
+    async with server(Talkative(), max_in_flight=400, max_all_unsent_bytes=15 << 20) as tcp:
+        peers = [await Peer.to(tcp, receive_buffer=4096) for _ in range(4)]
+        for peer in peers:
+            for number in range(400):
+                peer.send(beat("a"), correlation_id=number)
+        with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+            await all_of(peers[0])
+        assert "leave too much unread" in caplog.text
+        assert await all_of(peers[-1]) == [*range(400)]
+        for peer in peers:
+            peer.close()
 
 
 @pytest.mark.asyncio
