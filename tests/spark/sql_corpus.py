@@ -328,6 +328,7 @@ REFUSED_EXPRESSIONS: Final = (
     "input_file_block_length()",
     "current_user()",
     "session_user()",
+    *("current_user", "Session_User", "`user`", "user", "USER || 'a'"),  # without parentheses
     "user()",
     "current_catalog()",
     "current_database()",

@@ -116,6 +116,19 @@ def test_ordinary_expressions_and_queries_are_computed(frame: Any) -> None:
     assert failed == {}
 
 
+def test_column_that_has_the_name_of_a_function_for_the_user_is_read(frame: Any) -> None:
+    """Spark calls these functions without parentheses where no column has the name."""
+    users = frame.sparkSession.newSession().createDataFrame([("ann",)], "User STRING")
+    users.createOrReplaceTempView("batch")
+    found = Sql(SqlSettings(query="SELECT user, `USER` AS b FROM batch WHERE user = 'ann'"), PLACE).apply(users)
+    assert [tuple(row) for row in found.collect()] == [("ann", "ann")]
+    assert Filter(FilterSettings(condition="user = 'ann'"), PLACE).apply(users).collect() == []
+    query = "SELECT q.user FROM (SELECT id AS user FROM batch) AS q"
+    assert Sql(SqlSettings(query=query), PLACE).apply(frame).columns == ["user"]
+    with pytest.raises(ConfigError, match=r"an expression with user'; allowed: .*: q\.user"):
+        Sql(SqlSettings(query="SELECT user FROM (SELECT id AS a FROM batch)"), PLACE).apply(frame)
+
+
 def test_functions_on_the_list_are_functions_of_spark_that_do_not_change_their_result(frame: Any) -> None:
     state = frame.sparkSession._jsparkSession.sessionState()
     for registry, known in ((state.functionRegistry(), FUNCTIONS), (state.tableFunctionRegistry(), TABLE_FUNCTIONS)):
@@ -191,6 +204,12 @@ def test_ordinary_texts_may_be_sent_to_a_server() -> None:
         except expressions._Refused as error:
             failed[text] = error.what
     assert {text for text in failed if "/*" not in text} == set()
+
+
+def test_text_for_a_server_that_may_name_the_user_is_compared_with_the_columns() -> None:
+    names = expressions._read("`Current_User` = 1 OR session_user = a.user OR b = user")
+    assert names == {"current_user", "session_user", "user"}
+    assert expressions._read("SELECT a AS user, user.b, `user`.c, 'user' FROM batch AS user") == frozenset()
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ _FUNCTIONS_ALLOWED: Final = (
     f" {ALLOWED_SETTINGS} adds (sql.FUNCTION)"
 )
 _CATALYST: Final = "org.apache.spark.sql.catalyst."
+_USERS: Final = frozenset({"current_user", "session_user", "user"})
 _VALUES: Final = ("java.lang.", "java.math.", "java.util.UUID", "scala.Enumeration", "scala.math.", "scala.None",
                   "org.apache.spark.sql.types.", "org.apache.spark.unsafe.types.",
                   "org.apache.spark.sql.util.CaseInsensitiveStringMap")  # fmt: skip
@@ -125,19 +126,32 @@ def _require(frame: DataFrame, text: str, place: Place, setting: str, *, is_quer
     session = frame.sparkSession
     with _Reporting(f"{place.prefix}{setting}"):
         if not is_remote(session):
-            refused = _refused_part(text, is_query, session)
+            refused, users = _refused_part(text, is_query, session)
             if refused is not None:
                 raise _Refused(*refused)
+            _check_users(users, frame)
             return
-        _read(text)
+        _check_users(_read(text), frame)
         if is_query:
             # In parentheses, every statement but a query is an error of syntax. Nothing is computed.
             _ = session.sql(f"SELECT * FROM (\n{text}\n)").columns
 
 
+def _check_users(names: frozenset[str], frame: DataFrame) -> None:
+    """Check names that are columns, or else functions that Spark calls without parentheses and that name the user.
+
+    Raises:
+        _Refused: one is no column of the rows.
+    """
+    known = {column.lower() for column in frame.columns} if names else set()
+    for name in sorted(names - known):
+        allowed = f"columns and functions that do not name the user; for a column of a subquery, its name: q.{name}"
+        raise _Refused(name, allowed)
+
+
 @lru_cache(maxsize=256)
-def _refused_part(text: str, is_query: bool, session: SparkSession) -> tuple[str, str] | None:
-    """Parse a text; each batch asks again. Returns what ``_Refused`` has.
+def _refused_part(text: str, is_query: bool, session: SparkSession) -> tuple[tuple[str, str] | None, frozenset[str]]:
+    """Parse a text; each batch asks again. Returns what ``_Refused`` has, and the names for ``_check_users``.
 
     Raises:
         ParseException: it is no query or no expression.
@@ -145,14 +159,13 @@ def _refused_part(text: str, is_query: bool, session: SparkSession) -> tuple[str
     state: Any = session._jsparkSession.sessionState()
     parser = state.sqlParser()
     try:
-        _check(parser.parseQuery(text) if is_query else parser.parseExpression(text), session)
+        return None, _check(parser.parseQuery(text) if is_query else parser.parseExpression(text), session)
     except _Refused as error:
-        return error.what, error.allowed
-    return None
+        return (error.what, error.allowed), frozenset()
 
 
-def _check(root: Any, session: SparkSession) -> None:
-    """Check each node of what Spark's parser returned.
+def _check(root: Any, session: SparkSession) -> frozenset[str]:
+    """Check each node of what Spark's parser returned; return the names for ``_check_users``.
 
     Raises:
         _Refused: one is not on the list.
@@ -161,6 +174,7 @@ def _check(root: Any, session: SparkSession) -> None:
 
     gateway: Any = session.sparkContext._gateway
     left: list[tuple[Any, frozenset[str]]] = [(root, frozenset((_VIEW,)))]
+    users: set[str] = set()
     while left:
         node, tables = left.pop()
         if not isinstance(node, JavaObject):
@@ -176,6 +190,8 @@ def _check(root: Any, session: SparkSession) -> None:
             if name not in NODES:
                 raise _Refused(name, "Spark SQL that computes from the rows of a batch, without this part")
             _check_name(name, node, tables)
+            if name == "UnresolvedAttribute" and len(words := _texts(node.nameParts())) == 1:
+                users |= _USERS & {words[0].lower()}
             parts = node.productIterator()
         elif whole.startswith(_VALUES):
             continue
@@ -187,6 +203,7 @@ def _check(root: Any, session: SparkSession) -> None:
             raise _Refused(name, "Spark SQL that computes from the rows of a batch, without this part")
         while parts.hasNext():
             left.append((parts.next(), tables))
+    return frozenset(users)
 
 
 def _with(node: Any, tables: frozenset[str]) -> Iterator[tuple[Any, frozenset[str]]]:
@@ -249,26 +266,29 @@ class _Token(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def _read(text: str) -> None:
+def _read(text: str) -> frozenset[str]:
     """Check a text for a server, without a parser: each word before a parenthesis is a function on the list or a word
-    of SQL.
+    of SQL. Returns the names for ``_check_users``.
 
     Raises:
         _Refused: it has something else.
     """
     tokens = list(_tokens(text))
+    users: set[str] = set()
     for at, token in enumerate(tokens):
         before, after = tokens[at - 1] if at else None, tokens[at + 1] if at + 1 < len(tokens) else None
         word = token.text.lower() if token.kind == "word" else ""
         is_path = before == _Token("mark", ".")
-        if word in ("current_user", "session_user") and not is_path:
-            raise _Refused(word, "columns and functions that do not name the user")
+        is_new = before is not None and before.kind == "word" and before.text.lower() == "as"
+        if token.kind in ("word", "quoted") and not is_path and not is_new and after != _Token("mark", "."):
+            users |= _USERS & {token.text.lower()}
         if word in ("tablesample", "identifier") or (word == "stream" and after is not None and after.kind != "mark"):
             raise _Refused(word.upper(), "Spark SQL over the rows of a batch, without this part")
         if word == "using" and after != _Token("mark", "("):
             raise _Refused("USING without columns", "Spark SQL that runs no program")
         if token == _Token("mark", "(") and before is not None:
             _check_call(tokens, at)
+    return frozenset(users)
 
 
 def _check_call(tokens: list[_Token], at: int) -> None:
