@@ -30,7 +30,7 @@ def connector_info(connector: DescribedConnector) -> dict[str, Any]:
     return {
         "name": name,
         "config": connector_config(connector),
-        "tasks": [{"connector": name, "task": unit.task} for unit in _tasks(connector)],
+        "tasks": [{"connector": name, "task": unit.task} for unit in tasks_of(connector)],
         "type": connector_type(connector),
     }
 
@@ -55,7 +55,7 @@ def connector_status(connector: DescribedConnector) -> dict[str, Any]:
     return {
         "name": connector.connector,
         "connector": _unit_status(connector, itself, version),
-        "tasks": [{"id": unit.task, **_unit_status(connector, unit, version)} for unit in _tasks(connector)],
+        "tasks": [{"id": unit.task, **_unit_status(connector, unit, version)} for unit in tasks_of(connector)],
         "type": connector_type(connector),
     }
 
@@ -78,11 +78,11 @@ def tasks_info(connector: DescribedConnector) -> list[dict[str, Any]]:
     """``GET /connectors/{name}/tasks``: the configuration of each task, credentials masked."""
     return [
         {"id": {"connector": connector.connector, "task": unit.task}, "config": config_of(unit.config)}
-        for unit in _tasks(connector)
+        for unit in tasks_of(connector)
     ]
 
 
-def _tasks(connector: DescribedConnector) -> list[DescribedUnit]:
+def tasks_of(connector: DescribedConnector) -> list[DescribedUnit]:
     """The tasks; a stopped connector has none (KIP-875), except those that a worker has not stopped yet."""
     stopped = connector.target_state == "STOPPED"
     return [unit for unit in connector.units if unit.task != CONNECTOR and (unit.member_id or not stopped)]

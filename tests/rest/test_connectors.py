@@ -124,6 +124,8 @@ async def test_the_life_of_a_connector_on_a_worker(api: Api, worker: Worker) -> 
     await api("PUT", "/connectors/c/stop", 204)
     await api.until(lambda status: states(status) == ["STOPPED"], "/connectors/c/status")
     assert await api("GET", "/connectors/c/tasks", 200) == []
+    assert await api("GET", "/connectors/c/tasks/1/status", 404) == "No status found for task c-1"
+    assert await api("POST", "/connectors/c/tasks/1/restart", 404) == "Unknown task: c-1"
 
 
 async def test_a_restart_starts_each_unit_once_at_a_later_owner_epoch(api: Api, worker: Worker, tmp_path: Path) -> None:

@@ -270,8 +270,8 @@ def _task(request: Request, connector: DescribedConnector, missing: str) -> Desc
         RestError: 404: the connector has no such task.
     """
     text = request.path_params["task"]
-    for unit in connector.units:
-        if unit.task != CONNECTOR and str(unit.task) == text:
+    for unit in views.tasks_of(connector):
+        if str(unit.task) == text:
             return unit
     raise RestError(404, missing)
 
