@@ -441,9 +441,16 @@ _ELSEWHERE: Final = "offsets that the plug-in keeps in the system it uses are no
 
 
 def _appends(connector: DescribedConnector) -> bool:
-    """Whether a pipeline adds a row that is read again to its sink, and does not replace the earlier one."""
+    """Whether a pipeline, or a source connector in Java, adds a row that is read again to its sink, and does not
+    replace the earlier one."""
+    from ..dataplane.java_plugins import is_java_name, java_class_name
+    from ..plugins import connector_class_name
+    from ..rest.views import connector_type
+
     config = config_of(connector.config)
-    return config.get("connector.class") == "pipeline" and config.get("sink.insert.mode", "insert") == "insert"
+    cls = java_class_name(connector_class_name(config.get("connector.class", "")))
+    is_pipeline = cls == "pipeline" or (is_java_name(cls) and connector_type(connector) == "source")
+    return is_pipeline and config.get("sink.insert.mode", "insert") == "insert"
 
 
 def _print_offsets(options: argparse.Namespace, listing: dict[str, Any]) -> None:

@@ -696,6 +696,7 @@ async def test_commands_that_check_a_java_class_have_the_option_that_their_error
         assert "on the plug-in path (--plugin-path, " in f"{unknown.err}{unknown.out}", words
         done = await command(*words, "--plugin-path", tmp_path)
         assert done.code == 0, (words, done)
+        assert ("read again will be there twice" in done.err) == (words[1] == "offsets")
 
 
 async def test_plugins_are_listed_and_described(command: Command) -> None:
