@@ -33,3 +33,31 @@ def test_metadata_from_a_sink_never_lead_out_of_the_checkpoint(tmp_path: Path, l
     with pytest.raises(SourceError, match="offset 1 has no log of Spark; allowed: offsets of this source, or a reset"):
         source.restore(checkpoint, {"stream": Position(1, json.dumps(logs))})
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_link_out_of_the_directory_is_an_error_before_its_rows_are_committed(spark: None, tmp_path: Path) -> None:
+    """Spark follows links; who may write in an allowed directory must not read other files by them."""
+    from connectgroup.spark.session import spark_session
+
+    root = tmp_path / "in put"
+    root.mkdir()
+    (tmp_path / "secret").write_text("canary")
+    (root / "a b%.txt").write_text("row")
+    (root / "link").symlink_to("a b%.txt")
+    source = AnySparkSource(SparkSourceSettings(format="text", options=json.dumps({"path": f"file:{root}"})))
+
+    def read() -> list[str]:
+        rows: list[str] = []
+        query = source.stream(spark_session(), {}).writeStream.trigger(availableNow=True)
+        query = query.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        query.foreachBatch(
+            lambda frame, _: rows.extend(row.value for row in frame.collect())
+        ).start().awaitTermination()
+        return rows
+
+    assert read() == ["row", "row"]
+    assert list(source.logged(tmp_path / "checkpoint", 0)) == ["stream"]
+    (root / "other").symlink_to(tmp_path / "secret")
+    assert read() == ["canary"]
+    with pytest.raises(SourceError, match=r"other links to .*secret; allowed: links to files below .*in put$"):
+        source.logged(tmp_path / "checkpoint", 1)

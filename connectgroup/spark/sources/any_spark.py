@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
+from urllib.parse import unquote
 
 from pydantic import Field
 
@@ -30,6 +31,7 @@ from ...dataplane.settings import ALLOWED_SETTINGS, PluginSettings, is_allowed
 from ...dataplane.source import Source
 from ...dataplane.transform import listed
 from ...errors import ConfigError
+from ...protocol.units import printable
 from ..kafka_client import check_client_setting, is_file_setting
 from ..transforms.chain import type_of
 
@@ -195,12 +197,37 @@ class AnySparkSource(Source):
         for path in sorted(own.iterdir()) if own.is_dir() else ():
             if path.is_file() and not path.name.startswith("."):
                 logs[path.name] = path.read_text()
+                self._check_files(logs[path.name])
         metadata = json.dumps(logs, separators=(",", ":"))
         if len(metadata) > _MAX_METADATA_BYTES:
             raise SourceError(
                 f"{self.description}: offsets of {len(metadata)} bytes; allowed: up to {_MAX_METADATA_BYTES} bytes"
             )
         return {_SLICE: Position(batch_id + 1, metadata)}
+
+    def _check_files(self, log: str) -> None:
+        """Check that no file that Spark has read is a link which leads out of the directory: who may write there could
+        copy any file of the worker's user.
+
+        Args:
+            log: of the source itself. That of a source of files has a JSON object for each file.
+
+        Raises:
+            SourceError: one is.
+        """
+        roots = [path for name, path in _files_in(self._settings.options).items() if name.lower() == "path"]
+        for line in log.splitlines() if roots else ():
+            try:
+                entry = json.loads(line)
+            except (ValueError, RecursionError):
+                continue  # v1
+            path = _plain_path(str(entry.get("path"))) if isinstance(entry, dict) else ""
+            if not path.startswith("/"):
+                continue
+            real = Path(os.path.realpath(unquote(path)))
+            if not any(Path(os.path.realpath(each)) in (real, *real.parents) for each in roots):
+                link = f"{printable(unquote(path), limit=200)} links to {printable(real, limit=200)}"
+                raise SourceError(f"{self.description}: {link}; allowed: links to files below {roots[0]}")
 
     def _load(self, session: SparkSession) -> DataFrame:
         return session.readStream.format(self._settings.format).options(**self._settings.parsed_options).load()
