@@ -190,6 +190,7 @@ def test_header_may_have_backticks_and_commas_but_no_control_characters(tmp_path
         ({"source.multiline": "true", "source.quote": "none"}, "source.multiline: got 'true'; allowed: false, or"),
         ({"source.timezone": "Mars/Base"}, "source.timezone: got 'Mars/Base'; allowed: the name of a time zone"),
         ({"source.encoding": "cp037"}, "source.encoding: got 'cp037'; allowed: the name of a codec of Python that has"),
+        ({"source.encoding": "iso-2022-kr"}, "source.encoding: got 'iso-2022-kr'; allowed: the name of a codec"),
         ({"source.encoding": "rot13"}, "source.encoding: got 'rot13'; allowed: the name of a codec of Python"),
         ({"source.encoding": "unicode_escape"}, "source.encoding: got 'unicode_escape'; allowed: the name of a codec"),
         ({"source.encoding": "utf-8" + " " * 100}, "source.encoding: got 'utf-8  "),

@@ -60,7 +60,8 @@ _WIDE: Final[dict[tuple[bool, ...], str]] = {
 """Encodings by which of the first four bytes are zero, if the text begins with characters of ASCII."""
 _MAX_ENCODING: Final = 100
 """Characters of a name: Python remembers each one that it has not found."""
-_NO_CHARSETS: Final = ("unicode-escape", "raw-unicode-escape", "punycode", "idna", "utf-7", "hz")
+_NO_CHARSETS: Final = ("unicode-escape", "raw-unicode-escape", "punycode", "idna", "utf-7", "hz", "iso2022_kr")
+"""The last one names its characters at the start of a file alone: without it, its lines are other letters."""
 _ASCII: Final = "\n\r\t ,;|\"'{}[]:.0123456789ABCabc"
 _TRAILING: Final = ". A delimiter ends the header: without it, or with "
 _TYPES: Final[dict[type, str]] = {bool: "BOOLEAN", int: "BIGINT", float: "DOUBLE"}
