@@ -105,6 +105,7 @@ def create_app(
     )
     app.router.redirect_slashes = False
     app.state.context = context
+    app.state.scrapes = root.Scrapes()
     app.state.document = document(operations, VERSION if context is None else context.version)
     return Guard(
         app,

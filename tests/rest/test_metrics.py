@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -17,6 +19,8 @@ from connectgroup.config.rest import RestConfig
 from connectgroup.connector import Config, Connector, Task, TaskContext
 from connectgroup.embedding import worker_group
 from connectgroup.errors import GroupError
+from connectgroup.rest import metrics as exposition
+from connectgroup.rest.routes import root
 from connectgroup.rest.server import RestServer
 from connectgroup.telemetry import metrics
 from connectgroup.telemetry.metric_table import METRICS
@@ -62,6 +66,32 @@ async def test_scrape_of_a_running_group(api: Api, worker: Worker) -> None:
     assert series[key("kafka_connect_task_error_last_error_timestamp", **member, connector="naps", task="1")] == 0
     assert series[key("kafka_connect_connector_status", **member, connector="naps", task="0", status="running")] == 1
     assert any(name.startswith("process_") for name, _ in series)
+
+
+async def test_scrapes_at_the_same_time_share_one_thread(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a large group each takes seconds of a processor, on which heartbeats are served, too."""
+    expose, share = exposition.exposition, root.Scrapes.of
+    all_asked, asked, begun, running, most = threading.Event(), [0], [0], [0], [0]
+
+    async def counted(self: root.Scrapes, *arguments: Any) -> tuple[bytes, str]:
+        asked[0] += 1
+        if asked[0] == 30:
+            asyncio.get_running_loop().call_soon(all_asked.set)
+        return await share(self, *arguments)
+
+    def slow(accept: str) -> tuple[bytes, str]:
+        begun[0] += 1
+        running[0] += 1
+        most[0] = max(most[0], running[0])
+        all_asked.wait(PATIENCE_S)
+        running[0] -= 1
+        return expose(accept)
+
+    monkeypatch.setattr(root.Scrapes, "of", counted)
+    monkeypatch.setattr(exposition, "exposition", slow)
+    await asyncio.gather(*(scrape(api.http) for _ in range(30)))
+    assert most == [1]
+    assert begun == [2], "those that wait share the next one"
 
 
 async def test_openmetrics_on_request(api: Api) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from typing import Final
 
 from starlette.concurrency import run_in_threadpool
@@ -55,9 +57,34 @@ async def metrics(request: Request) -> Response:
         from ..metrics import exposition
     except ModuleNotFoundError as error:
         raise RestError(501, f"/metrics requires {error.name}; allowed: pip install 'connectgroup[rest]'") from error
-    # In a thread: the metrics of 100,000 tasks take seconds, during which a coordinator would send no responses.
-    text, content_type = await run_in_threadpool(exposition, request.headers.get("accept", ""))
+    accept = request.headers.get("accept", "")
+    text, content_type = await request.app.state.scrapes.of(exposition, accept if "openmetrics" in accept else "")
     return Response(text, headers={"Content-Type": content_type})
+
+
+class Scrapes:
+    """What ``GET /metrics`` returns, made for many clients at a time, in one thread.
+
+    The metrics of 100,000 tasks take seconds, and a hundred MB meanwhile; several threads would leave the event loop
+    too little time for heartbeats. Clients that ask while they are made share the next ones.
+    """
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Lock()
+        self._next: dict[str, asyncio.Task[tuple[bytes, str]]] = {}  # those that have not begun; ``_make`` removes
+
+    async def of(self, exposition: Callable[[str], tuple[bytes, str]], accept: str) -> tuple[bytes, str]:
+        """The result of a call of ``exposition``, with ``accept``, that begins now or later."""
+        task = self._next.get(accept)
+        if task is None:
+            task = self._next[accept] = asyncio.create_task(self._make(exposition, accept), name="metrics")
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())  # all its clients may have gone
+        return await asyncio.shield(task)
+
+    async def _make(self, exposition: Callable[[str], tuple[bytes, str]], accept: str) -> tuple[bytes, str]:
+        async with self._turn:
+            del self._next[accept]
+            return await run_in_threadpool(exposition, accept)
 
 
 METRICS: Final = Operation("GET", "/metrics", metrics, EVERYTHING, response=TEXT, media_type="text/plain")
