@@ -66,6 +66,7 @@ class Intake:
         self._waiting: Counter[tuple[str, str]] = Counter()  # the members of commands in ``_others``, by group and id
         self._of_group: Counter[str] = Counter()  # the queued commands
         self.queued = 0
+        self._ends_turn = False  # set by ``end_turn``
         self._has_work = asyncio.Event()  # commands are queued
         self.pending: dict[Receiver, Command] = {}
 
@@ -137,8 +138,13 @@ class Intake:
         self._has_work.clear()
         await self._has_work.wait()
 
+    def end_turn(self) -> None:
+        """Take no further command in this turn, if one of each queue was taken."""
+        self._ends_turn = True
+
     def commands(self) -> Iterator[Command]:
         """Take the commands of one turn; each is decided before the next is taken."""
+        self._ends_turn = False
         clock = asyncio.get_running_loop().time
         now_s = clock()
         ends_s = now_s + MAX_TURN_S
@@ -154,7 +160,7 @@ class Intake:
                 yield command
                 began_s, now_s = now_s, clock()
                 queue.charge(now_s - began_s)
-                if now_s >= ends_s:
+                if now_s >= ends_s or self._ends_turn:
                     break
             ends_s = max(ends_s, now_s + MIN_OTHERS_S)
 

@@ -35,6 +35,7 @@ from ..group.connect.members import ProcessEnded
 from ..group.connect.settings import GroupSettings
 from ..group.connect.state import ConnectGroupState
 from ..group.kernel.state import Process
+from ..group.offsets import joined, slices
 from ..group.registry import ClientInfo, GroupType, Registry
 from ..log.base import Log, SharedLog
 from ..os_process import has_ended, is_supervised
@@ -276,10 +277,11 @@ class Coordinator:
             response = deleted(await self._delete(DeleteRequest(group_ids=request.groups_names), client))
         elif isinstance(request, ConsumerDescribeRequest):
             response = await self._describe_consumers(request, client)
+        elif isinstance(request, OffsetCommitRequest):
+            await self._consumers.look_again(request)
+            response = joined(request, await self.shard.submit_all(slices(request), client))
         else:
-            if isinstance(request, OffsetCommitRequest):
-                await self._consumers.look_again(request)
-            elif isinstance(request, OffsetFetchRequest):
+            if isinstance(request, OffsetFetchRequest):
                 await self._before_fetch((request.group_id,))
             elif isinstance(request, TxnOffsetCommitRequest):
                 raise UnsupportedVersion("TxnOffsetCommit: transactions are a broker's; connect to connectgroup proxy")

@@ -7,7 +7,7 @@ A turn has five steps (``Shard._turn``):
    and reject a late copy; end the parked request of the same sender, which it replaces.
 3. Decide it (``_decide``): the group's type returns an outcome, whose records are applied to the group in memory
    already. The parked requests that these records concern are taken, too, and pass steps 2 and 3 before any other.
-   Then the next command, until the time of the turn is used.
+   Then the next command, until the time of the turn is used, or it has many records.
 4. Append all records of the turn as one batch (``_append``). One append serves all commands, so a thousand members that
    join together cost a few commits and not a thousand.
 5. When the batch is durable (D1): arm timers, perform effects, send responses, let the parked requests wait.
@@ -81,6 +81,9 @@ WRITE_NUMBERS_EVERY_S: Final = 300.0
 WRITE_NUMBERS_PAUSE_S: Final = 0.1
 WRITE_NUMBERS_GROUPS: Final = 20
 """See ``due`` of ``Shard``."""
+
+MAX_RECORDS: Final = 3_000
+"""Records after which a turn takes no further command. To encode them takes 20 ms."""
 
 REPORT_FULL_EVERY_S: Final = 600.0
 """Seconds between two warnings that the limit of groups rejects groups."""
@@ -244,6 +247,16 @@ class Shard:
         """
         return await self._response_to(self._command(request, client))
 
+    async def submit_all(self, requests: Sequence[Any], client: ClientInfo = NO_CLIENT) -> list[Any]:
+        """As ``submit``, for requests about one group: they are queued at once, so that no later one overtakes them."""
+        waiting = [self._queue(self._command(request, client)) for request in requests]
+        try:
+            return [await response for response in waiting]
+        finally:
+            for response in waiting:
+                response.cancel()  # of one that is not awaited any more
+                self.intake.pending.pop(response, None)
+
     async def describe(
         self, request: DescribeRequest, group_id: str, client: ClientInfo = NO_CLIENT, *, copies: bool = False
     ) -> Any:
@@ -268,9 +281,13 @@ class Shard:
         error_response = partial(group_type.error_response, request)
         return Command(request, group_type.traits(request, client), client, error_response=error_response)
 
-    async def _response_to(self, command: Command) -> Any:
+    def _queue(self, command: Command) -> asyncio.Future[Any]:
         command.response = response = asyncio.get_running_loop().create_future()
         self._receive(command)
+        return response
+
+    async def _response_to(self, command: Command) -> Any:
+        response = self._queue(command)
         try:
             return await response
         finally:
@@ -344,6 +361,8 @@ class Shard:
                 # The parked requests arrived before all queued commands. If one were decided after a later request of
                 # the same member, it would look stale, and a healthy member would be fenced.
                 queue.extendleft(reversed(self._take(queue.popleft(), turn)))
+            if len(turn.records) >= MAX_RECORDS:
+                self.intake.end_turn()
         # Nothing else ran until here. A turn may also delete groups to make room for another one.
         self._undurable = {command.group_id for command in turn.commands} | turn.written | {*turn.deleted}
         await self._append(turn)

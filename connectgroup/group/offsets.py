@@ -18,9 +18,10 @@ Source: Kafka's ``OffsetMetadataManager``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import chain, islice
 from typing import Final
 
 from ..errors import (
@@ -266,6 +267,46 @@ def _violation(commit: PartitionCommit, settings: OffsetSettings) -> int:
 def refused_commit(request: OffsetCommitRequest, error: GroupError, topics: Topics = None) -> OffsetCommitResponse:
     """The response that rejects the commit of every partition; one that does not exist has its own error (Kafka)."""
     return commit(request, lambda topic, partition: error.code, 0, topics)[0]
+
+
+MAX_DECIDED: Final = 1_000
+"""Partitions that are decided in one step: it takes 10 ms."""
+
+
+def slices(request: OffsetCommitRequest) -> list[OffsetCommitRequest]:
+    """A commit of many partitions as several ones of up to ``MAX_DECIDED`` each, in their order.
+
+    Each partition is decided by itself, and other requests in between. ``joined`` joins the responses.
+    """
+    if sum(len(topic.partitions) for topic in request.topics) <= MAX_DECIDED:
+        return [request]
+    found: list[list[TopicCommit]] = [[]]
+    room = MAX_DECIDED
+    for topic in request.topics:
+        at = 0
+        while at < len(topic.partitions):
+            if not room:
+                found.append([])
+                room = MAX_DECIDED
+            taken = topic.partitions[at : at + room]
+            found[-1].append(replace(topic, partitions=taken))
+            at += len(taken)
+            room -= len(taken)
+    return [replace(request, topics=tuple(topics)) for topics in found]
+
+
+def joined(request: OffsetCommitRequest, responses: Sequence[OffsetCommitResponse]) -> OffsetCommitResponse:
+    """The response to a commit from those to its ``slices``: each has all partitions of its slice, in their order."""
+    if len(responses) == 1:
+        return responses[0]
+    results = chain.from_iterable(topic.partitions for response in responses for topic in response.topics)
+    topics = (
+        TopicCommitted(
+            name=topic.name, topic_id=topic.topic_id, partitions=tuple(islice(results, len(topic.partitions)))
+        )
+        for topic in request.topics
+    )
+    return OffsetCommitResponse(topics=tuple(topics))
 
 
 def commits_nothing(request: OffsetCommitRequest, topics: Topics) -> OffsetCommitResponse | None:

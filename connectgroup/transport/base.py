@@ -25,11 +25,12 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from ..errors import ConfigError, CoordinatorNotAvailable, UnknownServerError
 from ..protocol.messages.api import DirectHandler, Handler, Request, Response
 from ..protocol.messages.describe import DescribeRequest
+from ..protocol.messages.offsets import OffsetCommitRequest, OffsetDeleteRequest, OffsetFetchRequest
 from ..protocol.messages.rejected import RESPONSE_OF, rejected
 from ..protocol.units import printable
 from ..wire.apis import DecodedRequest
@@ -37,6 +38,9 @@ from ..wire.apis import DecodedRequest
 Ticket = TypeVar("Ticket")
 
 logger = logging.getLogger(__name__)
+
+MAY_BE_LARGE: Final = (DescribeRequest, OffsetCommitRequest, OffsetFetchRequest, OffsetDeleteRequest)
+"""Requests whose responses may take long to encode."""
 
 
 class Client(Protocol):
@@ -176,7 +180,7 @@ class Conversation(Generic[Ticket]):
         response = self._handler.handle(
             request, client_host=self._client_host, client_id=client_id, principal=principal
         )
-        if self._encode is not None and isinstance(request, DescribeRequest):
+        if self._encode is not None and isinstance(request, MAY_BE_LARGE):
             response = _encoded(response, partial(self._encode, ticket))
         task = asyncio.get_running_loop().create_task(response)
         self._tasks.add(task)

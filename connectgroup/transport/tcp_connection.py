@@ -15,6 +15,7 @@ import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import chain
 from typing import Any, Final, Protocol, cast
 
 from ..errors import (
@@ -39,7 +40,12 @@ from ..protocol.messages.cluster import (
 from ..protocol.messages.consumer import ConsumerHeartbeatRequest
 from ..protocol.messages.describe import DescribeResponse
 from ..protocol.messages.heartbeat import HeartbeatRequest
-from ..protocol.messages.offsets import TxnOffsetCommitRequest
+from ..protocol.messages.offsets import (
+    OffsetCommitResponse,
+    OffsetDeleteResponse,
+    OffsetFetchResponse,
+    TxnOffsetCommitRequest,
+)
 from ..protocol.messages.rejected import rejected
 from ..protocol.units import printable
 from ..sasl import MECHANISMS, Authenticator, Login, SaslError
@@ -110,12 +116,19 @@ class Beginning:
 
 
 MANY_UNITS: Final = 5_000
-"""Encoding the description of so many units takes 20 ms."""
+"""Encoding a response about so many units or partitions takes 20 ms."""
 
 
-def units_in(response: DescribeResponse) -> int:
-    """The connectors and tasks that a response describes, or the partitions of consumers; and the groups and members,
-    each of which takes as long."""
+def units_in(response: Response) -> int:
+    """The connectors and tasks that a response describes, or the partitions that it is about; and the groups, members
+    and topics, each of which takes as long."""
+    if isinstance(response, OffsetCommitResponse | OffsetDeleteResponse):
+        return sum(1 + len(topic.partitions) for topic in response.topics)
+    if isinstance(response, OffsetFetchResponse):
+        topics = chain(response.topics, *(group.topics for group in response.groups))
+        return len(response.groups) + sum(1 + len(topic.partitions) for topic in topics)
+    if not isinstance(response, DescribeResponse):
+        return 0
     units = sum(len(connector.units) for group in response.groups for connector in group.connectors)
     members = [member for group in response.groups for member in group.members]
     assigned = sum(len(each.tasks) for member in members for each in member.assigned)
@@ -442,11 +455,11 @@ class Connection(asyncio.Protocol):
             return encode_response(failed, api_key=api_key, version=version, correlation_id=correlation_id)
 
     async def _encode_if_large(self, header: RequestHeader, response: Response) -> Response | bytes:
-        """Encode a long description in a thread: other connections are served meanwhile."""
-        if not isinstance(response, DescribeResponse) or units_in(response) <= MANY_UNITS:
+        """Encode a long response in a thread: other connections are served meanwhile."""
+        if units_in(response) <= MANY_UNITS:
             return response
         with contextlib.suppress(NoThread):
-            return await off_loop("encode a description", self._encoded, header, self._with_throttle_time(response))
+            return await off_loop("encode a response", self._encoded, header, self._with_throttle_time(response))
         return response
 
     def send(self) -> None:

@@ -12,6 +12,7 @@ from connectgroup.coordinator import intake
 from connectgroup.coordinator.intake import MAX_IDLE, Command, FairQueue
 from connectgroup.coordinator.runtime import Coordinator
 from connectgroup.errors import CoordinatorLoadInProgress, GroupIdNotFound, UnknownMemberId
+from connectgroup.group.offsets import MAX_DECIDED
 from connectgroup.group.registry import ClientInfo, RequestTraits
 from connectgroup.protocol.messages.api import Request
 from connectgroup.protocol.messages.classic import (
@@ -29,6 +30,17 @@ from connectgroup.protocol.messages.describe import (
 )
 from connectgroup.protocol.messages.heartbeat import HeartbeatResponse
 from connectgroup.protocol.messages.offsets import OffsetCommitRequest, PartitionCommit, TopicCommit
+
+
+from connectgroup.protocol.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    PartitionCommit,
+    TopicCommit,
+    TopicToFetch,
+)
 
 from .builders import GROUP, FaultyLog, add, ask, beat, change, serving, tick
 
@@ -421,3 +433,52 @@ async def test_heartbeat_waits_until_the_records_of_its_group_are_durable() -> N
         log.gate.set()
         await sender.all()
     assert sender.codes == [0, 0, 0]
+
+
+def commit(*topics: tuple[str, int]) -> OffsetCommitRequest:
+    """A commit of an operator: for each topic the number of its partitions."""
+    return OffsetCommitRequest(
+        group_id="committed",
+        member_id="",
+        topics=tuple(
+            TopicCommit(
+                name=name,
+                partitions=tuple(
+                    PartitionCommit(partition_index=each, committed_offset=each, committed_metadata="m" * (each % 7))
+                    for each in range(count)
+                ),
+            )
+            for name, count in topics
+        ),
+    )
+
+
+async def test_commit_of_many_partitions_leaves_the_others_their_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decided and stored at once, one with 100,000 partitions would delay the heartbeats of all groups by a second."""
+    monkeypatch.setattr(intake, "MAX_TURN_S", 0.0)
+    monkeypatch.setattr(intake, "MIN_OTHERS_S", 0.0)
+    log, parts = FaultyLog(), 7
+    log.refuses = lambda records: len(records) > MAX_DECIDED + 2
+    async with serving(log) as coordinator:
+        request = commit(("a", MAX_DECIDED + 1), ("none", 0), ("b", (parts - 1) * MAX_DECIDED - 1))
+        with turns_of_the_loop() as turns:
+            response = await coordinator.handle(request, client_host="h")
+    assert turns[0] >= log.appends == parts
+    assert isinstance(response, OffsetCommitResponse)
+    assert [topic.name for topic in response.topics] == ["a", "none", "b"]
+    for asked, topic in zip(request.topics, response.topics, strict=True):
+        assert [each.partition_index for each in topic.partitions] == [
+            each.partition_index for each in asked.partitions
+        ]
+        assert not any(each.error_code for each in topic.partitions)
+
+
+async def test_no_later_request_overtakes_a_part_of_a_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(intake, "MAX_TURN_S", 0.0)
+    count = 3 * MAX_DECIDED
+    async with serving() as coordinator:
+        topics = (TopicToFetch(name="a", partition_indexes=tuple(range(count))),)
+        requests = commit(("a", count)), OffsetFetchRequest(group_id="committed", topics=topics)
+        _, fetched = await asyncio.gather(*(coordinator.handle(each, client_host="h") for each in requests))
+    assert isinstance(fetched, OffsetFetchResponse)
+    assert [each.committed_offset for each in fetched.topics[0].partitions] == list(range(count))

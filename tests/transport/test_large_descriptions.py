@@ -1,4 +1,4 @@
-"""A large group is described, and its description encoded, in a thread: other requests are served meanwhile."""
+"""A large group is described, and large responses are encoded, in a thread: other requests are served meanwhile."""
 
 from __future__ import annotations
 
@@ -13,9 +13,23 @@ import pytest
 from connectgroup import Admin, Coordinator, GroupSettings, MemoryLog
 from connectgroup.group.connect.group_type import ConnectGroupType
 from connectgroup.log.memory import MemoryStorage
-from connectgroup.protocol.messages.api import Response
+from connectgroup.protocol.messages.api import Request, Response
 from connectgroup.protocol.messages.common import ConnectorTasks, entries
 from connectgroup.protocol.messages.describe import DescribedGroup, DescribeRequest, DescribeResponse
+from connectgroup.protocol.messages.offsets import (
+    GroupToFetch,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    PartitionCommit,
+    PartitionToDelete,
+    TopicCommit,
+    TopicToDelete,
+    TopicToFetch,
+)
 from connectgroup.protocol.records.connect import (
     ConnectorRecord,
     CurrentRecord,
@@ -29,6 +43,7 @@ from connectgroup.protocol.records.connect import (
     TaskEntry,
 )
 from connectgroup.transport import tcp_connection
+from connectgroup.transport.tcp_client import TcpClient
 from connectgroup.transport.tcp_server import TcpServer
 from connectgroup.wire import apis
 from tests.coordinator.toys import Arrive, BarrierType, Toy
@@ -167,3 +182,32 @@ async def test_large_group_is_described_and_encoded_off_the_event_loop(
         for step in off_the_loop:
             assert threads[step]
             assert threading.get_ident() not in threads[step]
+
+
+async def test_response_about_many_partitions_is_encoded_off_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: set[int] = set()
+    encode = apis.encode_response
+
+    def encoded(response: Response, **header: int) -> bytes:
+        if isinstance(response, OffsetCommitResponse | OffsetFetchResponse | OffsetDeleteResponse):
+            threads.add(threading.get_ident())
+        return encode(response, **header)
+
+    monkeypatch.setattr(tcp_connection, "encode_response", encoded)
+    partitions = range(6_000)
+    commits = [PartitionCommit(partition_index=each, committed_offset=1, committed_metadata="") for each in partitions]
+    deletes = [PartitionToDelete(partition_index=each) for each in partitions]
+    fetched = (TopicToFetch(name="t", partition_indexes=tuple(partitions)),)
+    requests: list[Request] = [
+        OffsetCommitRequest(group_id="o", member_id="", topics=(TopicCommit(name="t", partitions=tuple(commits)),)),
+        OffsetFetchRequest(groups=(GroupToFetch(group_id="o", topics=fetched),)),
+        OffsetDeleteRequest(group_id="o", topics=(TopicToDelete(name="t", partitions=tuple(deletes)),)),
+    ]
+    async with serving(lambda: iter(())) as server:
+        client = TcpClient("127.0.0.1", server.port)
+        for request in requests:
+            threads.clear()
+            await client.call(request, timeout_s=60)
+            assert threads
+            assert threading.get_ident() not in threads
+        await client.close()
