@@ -107,6 +107,10 @@ class Proxy(Protocol):
     def refuses_commit(self, request: TxnOffsetCommitRequest, connection: Connection) -> Response | None:
         """The response to a TxnOffsetCommit that the broker must not get; ``None``: it is to get it."""
 
+    def count_to_forward(self, relay: BrokerRelay, size: int) -> None:
+        """Note how many bytes a relay holds until it is connected, 0 for none. Above the limit of all relays, the
+        client of the one with the most loses its connection."""
+
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run a coroutine in the background."""
 
@@ -119,13 +123,15 @@ class _Pending(NamedTuple):
 
 
 class BrokerRelay(asyncio.Protocol):
-    """Implements ``transport.base.Relay`` on one connection to a broker."""
+    """Implements ``transport.base.Relay`` on one connection to a broker.
 
-    def __init__(
-        self, proxy: Proxy, broker: Broker, on_writable: Callable[[], None], connection: Connection | None = None
-    ) -> None:
-        """``connection``: of the client; ``None`` for a further connection to a broker, for the same client."""
-        self._proxy, self._broker, self._on_writable, self._connection = proxy, broker, on_writable, connection
+    Attributes:
+        connection: of the client.
+    """
+
+    def __init__(self, proxy: Proxy, broker: Broker, on_writable: Callable[[], None], connection: Connection) -> None:
+        """``on_writable``: called when ``is_writable`` may have become true; ``connection``: of the client."""
+        self._proxy, self._broker, self._on_writable, self.connection = proxy, broker, on_writable, connection
         self._loop = asyncio.get_running_loop()
         self._lives_until = math.inf  # changed by _connect
         # To the brokers that have the offsets which transactions of this client commit; changed by _relay_to.
@@ -175,13 +181,12 @@ class BrokerRelay(asyncio.Protocol):
     def commit_in_transaction(self, decoded: DecodedRequest, respond: Respond) -> None:
         request, header = decoded.request, Header(decoded.api_key, decoded.version, decoded.correlation_id)
         assert isinstance(request, TxnOffsetCommitRequest)
-        assert self._connection is not None
         prepared, self._prepared = self._prepared, None
         if prepared is not None and prepared[0] is decoded:
             token, to_broker = prepared[1]
         else:
             token, to_broker = _rewritten(decoded)
-        if (refused := self._proxy.refuses_commit(request, self._connection)) is not None:
+        if (refused := self._proxy.refuses_commit(request, self.connection)) is not None:
             respond(
                 encode_response(
                     refused, api_key=header.api_key, version=header.version, correlation_id=header.correlation_id
@@ -217,7 +222,7 @@ class BrokerRelay(asyncio.Protocol):
         if broker is self._broker:
             return self
         if broker not in self._others:
-            self._others[broker] = BrokerRelay(self._proxy, broker, lambda: None)
+            self._others[broker] = BrokerRelay(self._proxy, broker, lambda: None, self.connection)
         return self._others[broker]
 
     async def _on_committed(
@@ -257,6 +262,7 @@ class BrokerRelay(asyncio.Protocol):
             return
         self._unsent.append(frame(data))
         self._unsent_bytes += len(data)
+        self._proxy.count_to_forward(self, self._unsent_bytes)
         if self._connecting is None:
             self._connecting = self._proxy.spawn(self._connect())
 
@@ -312,8 +318,7 @@ class BrokerRelay(asyncio.Protocol):
         transport.set_write_buffer_limits(high=MAX_UNSENT_BYTES)
         if self._paused:
             transport.pause_reading()
-        unsent, self._unsent, self._unsent_bytes = self._unsent, [], 0
-        transport.writelines(unsent)
+        transport.writelines(self._take_unsent())
         self._on_writable()
 
     def data_received(self, data: bytes) -> None:
@@ -370,9 +375,15 @@ class BrokerRelay(asyncio.Protocol):
         if not self._closed:
             self._on_writable()
 
+    def _take_unsent(self) -> list[bytes]:
+        """What was to be sent once the relay is connected."""
+        unsent, self._unsent, self._unsent_bytes = self._unsent, [], 0
+        self._proxy.count_to_forward(self, 0)
+        return unsent
+
     def _drop_pending(self) -> None:
         pending, self._pending = self._pending, deque()
-        self._unsent, self._unsent_bytes = [], 0
+        self._take_unsent()
         for each in pending:
             each.respond(None)
 

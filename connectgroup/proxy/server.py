@@ -40,6 +40,9 @@ PORT_RETRY_S: Final = 60.0
 
 MAX_PORT: Final = 65_535
 
+MAX_TO_FORWARD_BYTES: Final = 64 << 20
+"""Maximum size of the requests of all clients that wait until a connection to a broker is open."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -68,6 +71,8 @@ class _Server(ConfiguredServer):
         self._coordinator, self._config, self._topics = coordinator, config, topics
         self._has_offsets = False
         self._tasks: set[asyncio.Task[None]] = set()
+        self._to_forward: dict[BrokerRelay, int] = {}  # bytes that wait, by relay; changed by count_to_forward
+        self._to_forward_bytes = 0  # their sum
         self._ports: dict[int, _NodePort] = {}  # by node id; changed by _open
         # When ports that could not be opened are tried again, by node id, on the loop's clock; changed by _open.
         self._retry_at: dict[int, float] = {}
@@ -195,6 +200,17 @@ class _Server(ConfiguredServer):
             assert isinstance(refused, TxnOffsetCommitResponse)
             return refused
         return await serving.commit_in_transaction(commit, client_host="")
+
+    def count_to_forward(self, relay: BrokerRelay, size: int) -> None:
+        self._to_forward_bytes += size - self._to_forward.pop(relay, 0)
+        if size:
+            self._to_forward[relay] = size
+        while self._to_forward_bytes > MAX_TO_FORWARD_BYTES:
+            largest = max(self._to_forward, key=self._to_forward.__getitem__)
+            self._to_forward_bytes -= self._to_forward.pop(largest)
+            why = "closed: too many requests wait for a connection to the broker"
+            self.log_complaint(largest.connection.client_host, why)
+            largest.connection.abort()
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(coroutine)

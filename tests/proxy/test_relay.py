@@ -8,7 +8,7 @@ import ssl
 import struct
 import threading
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
@@ -25,7 +25,7 @@ from connectgroup.protocol.messages.cluster import (
     FoundCoordinator,
 )
 from connectgroup.protocol.messages.offsets import PartitionCommit, TopicCommit, TxnOffsetCommitRequest
-from connectgroup.proxy import relay
+from connectgroup.proxy import relay, server
 from connectgroup.proxy.relay import for_broker
 from connectgroup.proxy.server import ProxyServer
 from connectgroup.topics import StaticTopics
@@ -372,6 +372,35 @@ async def test_little_is_kept_while_the_broker_is_being_connected() -> None:
         connecting.set()
         await broker.until_received(40)
         drained.cancel()
+
+
+async def test_what_waits_for_connections_to_the_broker_has_a_bound(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A limit for each client alone would allow nine megabytes on each of 2,000 connections."""
+    monkeypatch.setattr(server, "MAX_TO_FORWARD_BYTES", 7 << 19)
+    async with proxying() as (broker, proxy), client(proxy) as member, client(proxy) as small:
+        connecting = asyncio.Event()
+        connect = proxy.broker.connect
+
+        async def connect_later(protocol: asyncio.Protocol) -> float:
+            await connecting.wait()
+            return await connect(protocol)
+
+        proxy.broker.connect = connect_later  # type: ignore[method-assign]
+        small.send(fetch(1))
+        async with AsyncExitStack() as clients:
+            large = [await clients.enter_async_context(client(proxy)) for _ in range(4)]
+            for number, peer in enumerate(large):
+                peer.send(fetch(2, bytes((1 << 20) - number)))
+            assert await large[0].is_closed()
+            assert "too many requests wait for a connection to the broker" in caplog.text
+            assert (await member.ask(join(), JOIN_GROUP, 3)).error_code == 0, "a client whose requests are about groups"
+            connecting.set()
+            assert (await small.read())[:4] == struct.pack(">i", 1)
+            for peer in large[1:]:
+                assert (await peer.read())[:4] == struct.pack(">i", 2)
+        assert len(broker.received) == 4
 
 
 async def test_large_commit_of_a_transaction_holds_up_no_other_client(monkeypatch: pytest.MonkeyPatch) -> None:
