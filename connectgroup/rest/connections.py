@@ -27,7 +27,7 @@ import h11
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from ..transport.acceptor import Handshake
+from ..transport.acceptor import Handshake, Turns
 from ..transport.access import Certificate
 from ..transport.limits import (
     MAX_ALL_UNSENT_BYTES,
@@ -100,6 +100,7 @@ class HttpConnections:
         # Changed by admit and release, and by the begin and the end of a handshake.
         self._open: dict[HttpConnection, None] = {}
         self._handshakes: dict[Handshake, None] = {}
+        self._turns = Turns()  # of the handshakes
         self._refused: dict[HttpConnection, None] = {}
         self._high: set[HttpConnection | Handshake] = set()  # those with a descriptor of at least _max_descriptor
         self._by_address: Counter[str] = Counter()
@@ -133,6 +134,7 @@ class HttpConnections:
         return Handshake(
             self._certificate.context,
             self.limits.header_deadline_s,
+            self._turns,
             lambda: self._new_protocol(self),
             self._begin_handshake,
             self._end_handshake,

@@ -4,8 +4,8 @@ The loops' own servers accept as many connections in one turn as wait, and no re
 descriptor is free, asyncio's writes a traceback for each of them, and uvloop's closes them, or its port for good.
 
 asyncio reports a connection to its protocol after the handshake only. So that handshakes in progress can be counted and
-closed, the server accepts in plain text and starts TLS itself. uvloop begins to read when ``connection_made`` has
-returned, although that has paused reading: the first bytes of the handshake may then arrive here, and are passed on.
+closed, the server accepts in plain text and starts TLS itself: once the first message of the client has arrived, and
+for one client per turn of the event loop, because the signature in its answer takes a millisecond or more.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import asyncio.sslproto
 import errno
 import socket
 import ssl
+import struct
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final, cast
@@ -134,6 +136,35 @@ class Acceptor:
             raise
 
 
+class Turns:
+    """Those that wait go on one by one, each in a turn of the event loop of its own."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._goes_on = False  # ``_next`` is to be called
+
+    async def wait(self) -> None:
+        """Wait until those have gone on that waited before."""
+        loop = asyncio.get_running_loop()
+        own: asyncio.Future[None] = loop.create_future()
+        self._waiting.append(own)
+        if not self._goes_on:
+            self._goes_on = True
+            loop.call_soon(self._next)
+        await own
+
+    def _next(self) -> None:
+        self._goes_on = False
+        while self._waiting:
+            first = self._waiting.popleft()
+            if not first.done():  # done: it was cancelled
+                first.set_result(None)
+                break
+        if self._waiting:
+            self._goes_on = True
+            asyncio.get_running_loop().call_soon(self._next)
+
+
 TLS_BUFFER_BYTES: Final = 32 * 1024
 """The buffer for what is read of one connection: two records of TLS. asyncio's own has 256 KiB."""
 
@@ -148,6 +179,7 @@ class Handshake(asyncio.Protocol):
         self,
         context: ssl.SSLContext,
         deadline_s: float,
+        turns: Turns,
         served: Callable[[], asyncio.Protocol],
         on_begin: Callable[[Handshake], bool],
         on_end: Callable[[Handshake, str], None],
@@ -157,19 +189,20 @@ class Handshake(asyncio.Protocol):
         Args:
             context: the server's certificate.
             deadline_s: how long the handshake may take.
+            turns: of the server's handshakes: to answer the first message of a client takes milliseconds.
             served: creates the protocol of the connection after the handshake.
             on_begin: called first; false: the connection is closed.
             on_end: called at the end of the handshake, with the reason if it failed.
         """
-        self._context, self._deadline_s, self._served = context, deadline_s, served
+        self._context, self._deadline_s, self._turns, self._served = context, deadline_s, turns, served
         self._on_begin, self._on_end = on_begin, on_end
-        self._early: list[bytes] = []  # what arrived although reading was paused
+        self._early: list[bytes] = []  # what arrived before TLS was started, or for the protocol after it
+        self._hello: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # the first message is there
         self._task: asyncio.Task[None] | None = None  # the handshake
         self.client_host, self.descriptor = "", -1
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.pause_reading()  # the bytes are for the handshake
         peer = transport.get_extra_info("peername")
         self.client_host = str(peer[0]) if peer else "unknown"
         self.descriptor = descriptor_of(transport)
@@ -182,16 +215,22 @@ class Handshake(asyncio.Protocol):
         loop, failure = asyncio.get_running_loop(), "closed: no TLS handshake"
         secured: asyncio.Transport | None = None
         try:
-            # TLS on a connection that is lost would not end, and its protocol would not hear that it is lost.
-            if not self._transport.is_closing():
-                starting = loop.start_tls(
-                    self._transport, self, self._context, server_side=True, ssl_handshake_timeout=self._deadline_s
-                )
-                loop.call_soon(self._pass_on)  # when ``start_tls`` waits, and the bytes of the connection are for TLS
-                secured = await starting
+            async with asyncio.timeout(self._deadline_s):
+                await self._hello
+                await self._turns.wait()
+                # TLS on a connection that is lost would not end, and its protocol would not hear that it is lost.
+                if not self._transport.is_closing():
+                    starting = loop.start_tls(
+                        self._transport, self, self._context, server_side=True, ssl_handshake_timeout=self._deadline_s
+                    )
+                    # When ``start_tls`` waits, and the bytes of the connection are for TLS.
+                    loop.call_soon(self._pass_on)
+                    secured = await starting
             if self._transport.is_closing():  # it may have been lost since the handshake
                 secured, failure = None, f"{failure}: {LOST}"
-        except (OSError, ssl.SSLError) as error:  # a timeout is an OSError
+        except TimeoutError:
+            failure = f"{failure} within {self._deadline_s:g} s"
+        except (OSError, ssl.SSLError) as error:
             failure = f"closed: no TLS handshake: {printable(reason(error) or LOST, limit=150)}"
             error.__traceback__ = None  # a reference cycle with the frame of start_tls, and the buffers
         finally:
@@ -220,8 +259,15 @@ class Handshake(asyncio.Protocol):
             early = early[size:]
 
     def data_received(self, data: bytes) -> None:
-        """The client's first request, which may arrive together with the end of its handshake."""
+        """The client's first message; or its first request, which may arrive together with the end of its handshake."""
         self._early.append(data)
+        if not self._hello.done() and _has_record(b"".join(self._early)):
+            self._transport.pause_reading()  # what follows is for the handshake
+            self._hello.set_result(None)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self._hello.done():
+            self._hello.set_result(None)
 
     def abort(self) -> None:
         """Close immediately."""
@@ -229,6 +275,19 @@ class Handshake(asyncio.Protocol):
             self._task.cancel()
         with suppress(OSError):
             self._transport.abort()
+
+
+RECORD: Final = struct.Struct(">BHH")
+"""The head of a record of TLS: its type, version and length."""
+HANDSHAKE: Final = 22
+MAX_HELLO_BYTES: Final = 16 * 1024
+
+
+def _has_record(data: bytes) -> bool:
+    """Whether the first bytes of a client have a whole record, or are none of TLS: the handshake fails then."""
+    if data[0] != HANDSHAKE:
+        return True
+    return len(data) >= RECORD.size and len(data) >= RECORD.size + min(RECORD.unpack_from(data)[2], MAX_HELLO_BYTES)
 
 
 def _shrink(protocol: object) -> None:

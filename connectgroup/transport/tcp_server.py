@@ -38,7 +38,7 @@ from ..wire.apis import (
     refusal,
     served,
 )
-from .acceptor import Acceptor, Handshake, bind, cannot_listen
+from .acceptor import Acceptor, Handshake, Turns, bind, cannot_listen
 from .access import Security
 from .access_rules import AccessOperation, Resource
 from .audit import AuditedHandler, AuditLog, is_change, record_request, result_of
@@ -144,6 +144,7 @@ class TcpServer:
         self._connections: set[Connection] = set()  # admitted ones; ``release`` removes
         self._unauthenticated: dict[Connection | Handshake, None] = {}  # in the order of arrival
         self._high: set[Connection | Handshake] = set()  # those with a descriptor of at least _max_descriptor
+        self._handshakes = Turns()
         self.large_requests = LargeRequests()
         self.beginning = Beginning()
         self._incomplete: dict[Connection, int] = {}  # bytes of large incomplete requests, in the order of their begin
@@ -307,7 +308,12 @@ class TcpServer:
             return Connection(server or self)
         deadline_s = self.limits.authentication_deadline_s
         return Handshake(
-            self._tls, deadline_s, lambda: Connection(server or self), self._begin_handshake, self._end_handshake
+            self._tls,
+            deadline_s,
+            self._handshakes,
+            lambda: Connection(server or self),
+            self._begin_handshake,
+            self._end_handshake,
         )
 
     def _begin_handshake(self, handshake: Handshake) -> bool:

@@ -9,6 +9,7 @@ import ssl
 import struct
 import time
 import tracemalloc
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
@@ -30,7 +31,7 @@ from connectgroup.protocol.messages.describe import DescribeResponse
 from connectgroup.protocol.messages.heartbeat import HeartbeatAssignment, HeartbeatRequest, HeartbeatResponse
 from connectgroup.sasl import Authenticator
 from connectgroup.testing.contracts.transport import ScriptedHandler, beat, message_of
-from connectgroup.transport.acceptor import Acceptor, Handshake, bind
+from connectgroup.transport.acceptor import Acceptor, Handshake, Turns, bind
 from connectgroup.transport.access import Access, Certificate, Security, server_tls
 from connectgroup.transport.credentials import Credentials
 from connectgroup.transport.limits import Limits
@@ -302,9 +303,12 @@ def test_client_that_is_lost_at_any_moment_of_its_handshake_leaves_nothing(
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, error: errors.append(error))
         (listening,) = bind(["127.0.0.1"], 0)
+        turns = Turns()
         acceptor = Acceptor(
             [listening],
-            lambda: Handshake(context, 30, lambda: Served(open_, begun), begin, lambda _, why: ended.append(why)),
+            lambda: Handshake(
+                context, 30, turns, lambda: Served(open_, begun), begin, lambda _, why: ended.append(why)
+            ),
         )
         acceptor.start()
         port = listening.getsockname()[1]
@@ -323,6 +327,42 @@ def test_client_that_is_lost_at_any_moment_of_its_handshake_leaves_nothing(
     assert errors == []
     assert begun.count("handshake") == len(ended) == clients
     assert begun.count("served") == ended.count("")
+
+
+async def test_clients_that_begin_tls_at_the_same_time_are_answered_one_by_one(certificates: Path) -> None:
+    """Each answer has a signature: those of 200 clients would delay all heartbeats by half a second."""
+    own = server_tls("tls_cert", certificates / "server.pem", certificates / "server.key")
+    turn, answered = 0, Counter[int]()
+
+    def answer(*_: object) -> None:
+        answered[turn] += 1
+
+    own.sni_callback = answer
+    server = TcpServer(ScriptedHandler(), security=Security(tls=own))
+    outgoing = ssl.MemoryBIO()
+    client = ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="localhost")
+    with suppress(ssl.SSLWantReadError):
+        client.do_handshake()
+    hello, count = outgoing.read(), 30
+    await server.start()
+    opened = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(count)]
+    try:
+        # A part of the message first: the server has accepted all connections when it arrives.
+        for part in hello[:5], hello[5:-1], hello[-1:]:
+            for _, writer in opened:
+                writer.write(part)
+            for _ in range(3 * count):
+                turn += 1
+                await asyncio.sleep(0)
+        async with asyncio.timeout(60):
+            while answered.total() < count:
+                turn += 1
+                await asyncio.sleep(0)
+    finally:
+        for _, writer in opened:
+            writer.transport.abort()
+        await server.close()
+    assert max(answered.values()) <= 2
 
 
 async def test_message_larger_than_the_buffer_of_a_connection_passes_both_ways(certificates: Path) -> None:
