@@ -163,6 +163,26 @@ RESERVED: Final = ("task", "tasks")
 _NOT_TASKS_MAX: Final = ("max.task", "max.tasks", *RESERVED)
 
 
+_SIMILARITY: Final = 0.85
+_MAX_COMPARED: Final = 20
+"""A comparison takes some microseconds, and a request has room for 500,000 settings."""
+
+
+def _misspelt_tasks_max(config: Mapping[str, str]) -> list[str]:
+    """Settings that are similar to ``tasks.max``, among the first ones that have its length and characters."""
+    name = "tasks.max"
+    own = dict.fromkeys(map(ord, name))
+    # The similarity is twice the number of characters in common by the number of all: no more than this.
+    possible = [
+        key
+        for key in config
+        if abs(len(key) - len(name)) <= 3
+        and 2 * (len(key) - len(key.translate(own))) >= _SIMILARITY * (len(key) + len(name))
+        and key != name
+    ]
+    return [key for key in possible[:_MAX_COMPARED] if difflib.get_close_matches(key, (name,), cutoff=_SIMILARITY)]
+
+
 def check_settings(connector: str, config: Mapping[str, str]) -> None:
     """Check the settings of a connector that the framework reads, whatever its class: name, ``tasks.max``,
     ``task.progress.timeout.ms``, retries, placement.
@@ -170,13 +190,9 @@ def check_settings(connector: str, config: Mapping[str, str]) -> None:
     Raises:
         ConfigError: a setting is reserved, misspelt or invalid.
     """
-    for key in config:
-        # Some classes ignore unknown settings, and tasks.max has a default.
-        # Not for long names, of which there may be many: it takes time with their length.
-        is_short = key != "tasks.max" and len(key) < 2 * len("tasks.max")
-        similar = is_short and difflib.get_close_matches(key, ("tasks.max",), cutoff=0.85)
-        if similar or key in _NOT_TASKS_MAX:
-            raise ConfigError(key, UNKNOWN_SETTING, "tasks.max (did you mean that?)")
+    # Some classes ignore unknown settings, and tasks.max has a default.
+    for key in [*_misspelt_tasks_max(config), *(each for each in _NOT_TASKS_MAX if each in config)]:
+        raise ConfigError(key, UNKNOWN_SETTING, "tasks.max (did you mean that?)")
     if config.get("name", connector) != connector:
         raise ConfigError("name", config["name"], f"{printable(connector)}, the name of the connector")
     max_tasks(config)

@@ -7,6 +7,7 @@ about static members, RV-14 is the runtime's.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from connectgroup.errors import GroupError, InvalidGroupId, InvalidRequest, NotCoordinator, UnsupportedAssignor
+from connectgroup.group.connect import validate
 from connectgroup.group.connect.group_type import ConnectRequest, handle
 from connectgroup.group.connect.state import ConnectGroupState
 from connectgroup.protocol.messages.assignment import InstallRequest, PrepareRequest
@@ -382,3 +384,43 @@ def test_refusal_carries_the_error_where_the_response_type_has_it(request_: Conn
     for each in getattr(result, inside) if inside else (result,):
         assert (each.error_code, each.error_message) == (NotCoordinator.code, "another coordinator has taken over")
         assert getattr(each, "group_id", "gone") == "gone"
+
+
+def test_name_of_a_setting_with_one_typo_of_tasks_max_is_rejected() -> None:
+    name = "tasks.max"
+    ends = [(name[:at], name[at:]) for at in range(len(name) + 1)]
+    typos = {first + last[1:] for first, last in ends} | {first + "-" + last for first, last in ends}
+    typos |= {first + "-" + last[1:] for first, last in ends if last}
+    typos |= {first + last[1] + last[0] + last[2:] for first, last in ends if len(last) > 1}
+    others = {f"a{number}": "1" for number in range(900)}
+    for typo in sorted(typos - {name}):
+        change = ConnectorChange(connector="c", config=entries({**others, typo: "1"}))
+        request = UpdateConnectorsRequest(group_id=GROUP, changes=(change,))
+        outcome = handle(ConnectGroupState(GROUP), request, 1, settings())
+        assert getattr(outcome.response, "error_code", 0) == InvalidRequest.code, typo
+        assert "tasks.max (did you mean that?)" in str(outcome.response), typo
+
+
+def test_check_of_a_request_with_many_settings_takes_little_time() -> None:
+    """No other request is decided meanwhile; 500,000 settings took two seconds."""
+    changes = tuple(
+        ConnectorChange(connector=f"c{number}", config=entries({f"key.{each}": "1" for each in range(500)}))
+        for number in range(300)
+    )
+    began_s = time.thread_time()
+    validate.update_connectors(UpdateConnectorsRequest(group_id=GROUP, changes=changes))
+    assert time.thread_time() - began_s < 0.2
+
+
+def test_check_of_a_heartbeat_with_many_units_takes_little_time() -> None:
+    """Anybody can send one, under the name of a member that does not exist."""
+    owned = (ConnectorTasks(connector="c", tasks=tuple(range(200_000))),)
+    began_s = time.thread_time()
+    validate.heartbeat(replace(HEARTBEAT, owned=owned), settings())
+    assert time.thread_time() - began_s < 0.1
+    for twice in ((1, 1),), ((1,), (1,)):
+        groups = tuple(ConnectorTasks(connector="c", tasks=each) for each in twice)
+        with pytest.raises(InvalidRequest, match="ConnectorsAndTasks: got 'c-1'; allowed: each connector or task once"):
+            validate.distinct("ConnectorsAndTasks", groups)
+    with pytest.raises(InvalidRequest, match="each connector or task once"):
+        validate.distinct("ConnectorsAndTasks", (ConnectorTasks(connector="c", owns_connector=True),) * 2)

@@ -98,10 +98,9 @@ def update_connectors(
             continue
         try:
             _check_tasks_max(change.before, change.after, units, settings.max_units)
-            state.check(group.group_id, taken, change.before, change.after)
+            taken += state.check(group.group_id, taken, change.before, change.after)
         except InvalidRequest as error:
             return _refused(group, request, wanted, error)
-        taken += state.connector_bytes(change.after)
 
     for change in changes:
         if change.after == change.before:

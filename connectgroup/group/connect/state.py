@@ -470,13 +470,16 @@ def connector_bytes(connector: ConnectorRecord) -> int:
     return 2 * _UNIT + least + _config_bytes(connector.config) + names + len(connector.tasks) * (name + _UNIT) + tasks
 
 
-def check(group_id: str, others_bytes: int, before: ConnectorRecord | None, after: ConnectorRecord) -> None:
+def check(group_id: str, others_bytes: int, before: ConnectorRecord | None, after: ConnectorRecord) -> int:
     """Reject a change after which the group would exceed its message limits.
 
     Args:
         others_bytes: the sum of ``connector_bytes`` of the other connectors.
         before: the connector before the change; ``None`` for a new one. A change that does not grow is never rejected.
         after: the connector after the change.
+
+    Returns:
+        The ``connector_bytes`` of the connector after the change.
 
     Raises:
         InvalidRequest: with ``TaskConfigs`` or ``tasks.max``, the value and the limit.
@@ -493,7 +496,7 @@ def check(group_id: str, others_bytes: int, before: ConnectorRecord | None, afte
         )
     wanted = tasks_max(after)
     if before is not None and wanted <= tasks_max(before):
-        return
+        return taken
     # The configurations of the tasks are not known yet: assume tasks with empty configurations.
     name = _bytes(after.connector)
     each = 2 * name + _bytes(group_id) + _UNIT
@@ -503,6 +506,7 @@ def check(group_id: str, others_bytes: int, before: ConnectorRecord | None, afte
             f"connector {printable(after.connector)}: tasks.max: got {wanted}; allowed: at most "
             f"{max((left - fixed) // each, 0)}, as a task takes {each} bytes or more {of_all}"
         )
+    return taken
 
 
 def tasks_max(connector: ConnectorRecord) -> int:

@@ -91,15 +91,20 @@ def all_metadata(member: MemberRecord, others_bytes: int) -> None:
 
 
 def distinct(field: str, groups: Sequence[ConnectorTasks]) -> None:
-    """Units in a request: valid task numbers, and no duplicates."""
+    """Units in a request: valid task numbers, and no duplicates. Any client may send 200,000 units."""
+    tasks: dict[str, set[int]] = {}
     for group in groups:
-        name(f"{field}.Connector", group.connector)
+        if group.connector not in tasks:
+            name(f"{field}.Connector", group.connector)
+            tasks[group.connector] = set()
         if group.tasks and min(group.tasks) <= CONNECTOR:
             raise refuse(f"{field}.Tasks", min(group.tasks), "task numbers from 0 up")
-    units = list(each_unit(groups))
-    if len(set(units)) < len(units):
+        tasks[group.connector].update(group.tasks)
+    owned = {group.connector for group in groups if group.owns_connector}
+    count = sum(len(group.tasks) + group.owns_connector for group in groups)
+    if sum(map(len, tasks.values())) + len(owned) < count:
         seen: set[Unit] = set()
-        for unit in units:
+        for unit in each_unit(groups):
             if unit in seen:
                 raise refuse(field, unit, "each connector or task once")
             seen.add(unit)
