@@ -35,7 +35,17 @@ from ..group.connect.members import ProcessEnded
 from ..group.connect.settings import GroupSettings
 from ..group.connect.state import ConnectGroupState
 from ..group.kernel.state import Process
-from ..group.offsets import joined, slices
+from ..group.offsets import (
+    MAX_DECIDED,
+    Offsets,
+    all_committed,
+    fetch_of,
+    joined_commit,
+    joined_deletion,
+    joined_fetch,
+    slices,
+    slices_of_fetch,
+)
 from ..group.registry import ClientInfo, GroupType, Registry
 from ..log.base import Log, SharedLog
 from ..os_process import has_ended, is_supervised
@@ -65,6 +75,7 @@ from ..protocol.messages.offsets import (
     CommitInTransaction,
     FetchedGroup,
     OffsetCommitRequest,
+    OffsetDeleteRequest,
     OffsetFetchRequest,
     OffsetFetchResponse,
     TxnOffsetCommitRequest,
@@ -279,11 +290,14 @@ class Coordinator:
             response = await self._describe_consumers(request, client)
         elif isinstance(request, OffsetCommitRequest):
             await self._consumers.look_again(request)
-            response = joined(request, await self.shard.submit_all(slices(request), client))
+            response = joined_commit(request, await self.shard.submit_all(slices(request), client))
+        elif isinstance(request, OffsetDeleteRequest):
+            response = joined_deletion(request, await self.shard.submit_all(slices(request), client))
+        elif isinstance(request, OffsetFetchRequest):
+            await self._before_fetch((request.group_id,))
+            response = await self._fetch(request, client)
         else:
-            if isinstance(request, OffsetFetchRequest):
-                await self._before_fetch((request.group_id,))
-            elif isinstance(request, TxnOffsetCommitRequest):
+            if isinstance(request, TxnOffsetCommitRequest):
                 raise UnsupportedVersion("TxnOffsetCommit: transactions are a broker's; connect to connectgroup proxy")
             response = await self.shard.submit(request, client)
             if isinstance(request, JoinGroupRequest) and response.error_code == UnreleasedInstanceId.code:
@@ -421,7 +435,9 @@ class Coordinator:
 
     async def commit_in_transaction(self, commit: CommitInTransaction, *, client_host: str) -> TxnOffsetCommitResponse:
         """Store the offsets of a TxnOffsetCommit that the broker has accepted, until its transaction ends."""
-        response = await self.shard.submit(commit, ClientInfo(client_host))
+        parts = [replace(commit, request=each) for each in slices(commit.request)]
+        response: Response
+        response = joined_commit(commit.request, await self.shard.submit_all(parts, ClientInfo(client_host)))
         if not self._owns_log():
             response = self._refused_late(commit.request)
         assert isinstance(response, TxnOffsetCommitResponse)
@@ -445,9 +461,28 @@ class Coordinator:
                 fetched.append(FetchedGroup(group_id=each.group_id, error_code=InvalidRequest.code))
                 continue
             asked.add(each.group_id)
-            response = await self.shard.submit(replace(request, groups=(each,)), client)
-            fetched += response.groups
+            fetched += (await self._fetch(replace(request, groups=(each,)), client)).groups
         return OffsetFetchResponse(groups=tuple(fetched))
+
+    async def _fetch(self, request: OffsetFetchRequest, client: ClientInfo) -> OffsetFetchResponse:
+        """Fetch offsets of one group: many in parts, so that heartbeats pass between them."""
+        group_id = request.groups[0].group_id if request.groups else request.group_id
+        asked = request.groups[0].topics if request.groups else request.topics
+        found: OffsetFetchResponse
+        if asked is None:
+            has_many = len(self._offsets(group_id)) > MAX_DECIDED
+            # Of many, no topic at first: whether the sender may; and its earlier commits are decided then.
+            found = await self.shard.submit(fetch_of(request, ()) if has_many else request, client)
+            if found.first.error_code or not has_many:
+                return found
+            asked = all_committed(self._offsets(group_id), request, self._consumers.classic_type.topics)
+        return joined_fetch(request, asked, await self.shard.submit_all(slices_of_fetch(request, asked), client))
+
+    def _offsets(self, group_id: str) -> Offsets:
+        """The offsets of a group; empty if there is no such group, or it has none."""
+        loaded = self.shard.groups.loaded.get(group_id)
+        found = getattr(loaded.state, "offsets", None) if loaded is not None else None
+        return found if isinstance(found, Offsets) else Offsets()
 
     async def _describe_consumers(
         self, request: ConsumerDescribeRequest, client: ClientInfo

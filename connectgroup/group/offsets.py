@@ -18,11 +18,11 @@ Source: Kafka's ``OffsetMetadataManager``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import chain, islice
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from ..errors import (
     GroupError,
@@ -50,6 +50,7 @@ from ..protocol.messages.offsets import (
     TopicCommitted,
     TopicDeleted,
     TopicToFetch,
+    TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
 )
 from ..protocol.records.base import Kind, Tombstone
@@ -273,40 +274,102 @@ MAX_DECIDED: Final = 1_000
 """Partitions that are decided in one step: it takes 10 ms."""
 
 
-def slices(request: OffsetCommitRequest) -> list[OffsetCommitRequest]:
-    """A commit of many partitions as several ones of up to ``MAX_DECIDED`` each, in their order.
+R = TypeVar("R", OffsetCommitRequest, TxnOffsetCommitRequest, OffsetDeleteRequest)
+C = TypeVar("C", OffsetCommitResponse, TxnOffsetCommitResponse)
 
-    Each partition is decided by itself, and other requests in between. ``joined`` joins the responses.
+
+def slices(request: R) -> list[R]:
+    """A request about many partitions as several ones of up to ``MAX_DECIDED`` each, in their order.
+
+    Each partition is decided by itself, and other requests in between. ``joined_commit`` and ``joined_deletion`` join
+    the responses.
     """
-    if sum(len(topic.partitions) for topic in request.topics) <= MAX_DECIDED:
-        return [request]
-    found: list[list[TopicCommit]] = [[]]
+    return [replace(request, topics=topics) for topics in _split(request.topics, "partitions")]
+
+
+def slices_of_fetch(request: OffsetFetchRequest, asked: Sequence[TopicToFetch]) -> list[OffsetFetchRequest]:
+    """As ``slices``: fetches of these topics of the group of a request; ``joined_fetch`` joins the responses."""
+    return [fetch_of(request, topics) for topics in _split(asked, "partition_indexes")]
+
+
+def fetch_of(request: OffsetFetchRequest, topics: tuple[TopicToFetch, ...]) -> OffsetFetchRequest:
+    """A fetch of these topics of the group of a request about one."""
+    if not request.groups:
+        return replace(request, topics=topics)
+    return replace(request, groups=(replace(request.groups[0], topics=topics),))
+
+
+def _split(topics: Sequence[Any], partitions: str) -> list[tuple[Any, ...]]:
+    """Topics in lists of up to ``MAX_DECIDED`` partitions; those without any are left out if there are several lists.
+
+    Args:
+        partitions: the attribute of a topic that has its partitions.
+    """
+    if sum(len(getattr(topic, partitions)) for topic in topics) <= MAX_DECIDED:
+        return [tuple(topics)]
+    found: list[list[Any]] = [[]]
     room = MAX_DECIDED
-    for topic in request.topics:
-        at = 0
-        while at < len(topic.partitions):
+    for topic in topics:
+        own, at = getattr(topic, partitions), 0
+        while at < len(own):
             if not room:
                 found.append([])
                 room = MAX_DECIDED
-            taken = topic.partitions[at : at + room]
-            found[-1].append(replace(topic, partitions=taken))
+            taken = own[at : at + room]
+            found[-1].append(replace(topic, **{partitions: taken}))
             at += len(taken)
             room -= len(taken)
-    return [replace(request, topics=tuple(topics)) for topics in found]
+    return [tuple(each) for each in found]
 
 
-def joined(request: OffsetCommitRequest, responses: Sequence[OffsetCommitResponse]) -> OffsetCommitResponse:
+def joined_commit(request: OffsetCommitRequest | TxnOffsetCommitRequest, responses: Sequence[C]) -> C:
     """The response to a commit from those to its ``slices``: each has all partitions of its slice, in their order."""
     if len(responses) == 1:
         return responses[0]
-    results = chain.from_iterable(topic.partitions for response in responses for topic in response.topics)
+    results = _results(responses)
     topics = (
         TopicCommitted(
             name=topic.name, topic_id=topic.topic_id, partitions=tuple(islice(results, len(topic.partitions)))
         )
         for topic in request.topics
     )
-    return OffsetCommitResponse(topics=tuple(topics))
+    return replace(responses[0], topics=tuple(topics))
+
+
+def joined_deletion(request: OffsetDeleteRequest, responses: Sequence[OffsetDeleteResponse]) -> OffsetDeleteResponse:
+    """The response to a deletion from those to its ``slices``; the first error of the group is that of all."""
+    failed = next((each for each in responses if each.error_code), None)
+    if failed is not None or len(responses) == 1:
+        return failed or responses[0]
+    results = _results(responses)
+    topics = (
+        TopicDeleted(name=topic.name, partitions=tuple(islice(results, len(topic.partitions))))
+        for topic in request.topics
+    )
+    return OffsetDeleteResponse(topics=tuple(topics))
+
+
+def joined_fetch(
+    request: OffsetFetchRequest, asked: Sequence[TopicToFetch], responses: Sequence[OffsetFetchResponse]
+) -> OffsetFetchResponse:
+    """The response to a fetch from those to ``slices_of_fetch``; the first error of the group is that of all."""
+    failed = next((each for each in responses if each.first.error_code), None)
+    if failed is not None or len(responses) == 1:
+        return failed or responses[0]
+    results = chain.from_iterable(topic.partitions for response in responses for topic in response.first.topics)
+    topics = (
+        FetchedTopic(
+            name=topic.name, topic_id=topic.topic_id, partitions=tuple(islice(results, len(topic.partition_indexes)))
+        )
+        for topic in asked
+    )
+    return answer(request, tuple(topics), 0)
+
+
+def _results(
+    responses: Sequence[OffsetCommitResponse | TxnOffsetCommitResponse | OffsetDeleteResponse],
+) -> Iterator[Any]:
+    return chain.from_iterable(topic.partitions for response in responses for topic in response.topics)
 
 
 def commits_nothing(request: OffsetCommitRequest, topics: Topics) -> OffsetCommitResponse | None:
@@ -453,7 +516,7 @@ def answer(request: OffsetFetchRequest, topics: tuple[FetchedTopic, ...], error_
 def _fetched(offsets: Offsets, request: OffsetFetchRequest, topics: Topics) -> tuple[FetchedTopic, ...]:
     asked = request.groups[0].topics if request.groups else request.topics
     if asked is None:
-        asked = _all(offsets, request, topics)
+        asked = all_committed(offsets, request, topics)
     names = _names(topics, request.by_topic_id)
     pending: dict[str, set[int]] = {}
     for at, each in offsets.pending if request.require_stable else ():
@@ -473,7 +536,7 @@ def _fetched(offsets: Offsets, request: OffsetFetchRequest, topics: Topics) -> t
     return tuple(fetched)
 
 
-def _all(offsets: Offsets, request: OffsetFetchRequest, topics: Topics) -> tuple[TopicToFetch, ...]:
+def all_committed(offsets: Offsets, request: OffsetFetchRequest, topics: Topics) -> tuple[TopicToFetch, ...]:
     """What a request for all committed offsets asks for."""
     found = []
     for name, partitions in offsets.topics().items():

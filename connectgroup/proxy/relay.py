@@ -16,8 +16,10 @@ import math
 import uuid
 from collections import deque
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Final, NamedTuple, Protocol, cast
+from functools import partial
+from typing import Any, Final, NamedTuple, Protocol, TypeVar, cast
 
 from ..errors import NotCoordinator, TransportError, WireError
 from ..protocol.messages.api import Response
@@ -34,6 +36,7 @@ from ..protocol.messages.offsets import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
 )
+from ..threads import NoThread, off_loop
 from ..transport.tcp_connection import Connection
 from ..wire.apis import (
     APIS,
@@ -71,6 +74,11 @@ TRANSACTION: Final = 1
 MAX_INT16: Final = (1 << 15) - 1
 MAX_RESPONSE_BYTES: Final = 1 << 30
 MAX_UNSENT_BYTES: Final = 1 << 20
+
+LARGE_BYTES: Final = 16 * 1024
+"""A larger response to a TxnOffsetCommit is of some thousand partitions, which take 10 ms or more."""
+
+T = TypeVar("T")
 
 Respond = Callable[[bytes | None], None]
 
@@ -228,19 +236,28 @@ class BrokerRelay(asyncio.Protocol):
     async def _on_committed(
         self, request: TxnOffsetCommitRequest, token: str, header: Header, data: bytes, respond: Respond
     ) -> None:
-        try:
+        is_large = len(data) > LARGE_BYTES
+
+        def decode() -> tuple[TxnOffsetCommitResponse, TxnOffsetCommitRequest, bool]:
             _, of_broker = decode_response(data, api_key=header.api_key, version=header.version)
             assert isinstance(of_broker, TxnOffsetCommitResponse)
             codes = {each.error_code for topic in of_broker.topics for each in topic.partitions}
-            if NotCoordinator.code in codes:
-                self._proxy.cluster.forget_coordinator(request.group_id)
-            accepted = accepted_of(request, of_broker)
-            if accepted.topics:
-                commit = CommitInTransaction(request=accepted, token=token)
-                of_broker = with_errors(of_broker, await self._proxy.commit_in_transaction(commit))
-            answer = encode_response(
-                of_broker, api_key=header.api_key, version=header.version, correlation_id=header.correlation_id
+            return of_broker, accepted_of(request, of_broker), NotCoordinator.code in codes
+
+        def encode(of_broker: TxnOffsetCommitResponse, ours: TxnOffsetCommitResponse | None) -> bytes:
+            response = of_broker if ours is None else with_errors(of_broker, ours)
+            return encode_response(
+                response, api_key=header.api_key, version=header.version, correlation_id=header.correlation_id
             )
+
+        try:
+            of_broker, accepted, is_moved = await _called(decode, off_the_loop=is_large)
+            if is_moved:
+                self._proxy.cluster.forget_coordinator(request.group_id)
+            ours = None
+            if accepted.topics:
+                ours = await self._proxy.commit_in_transaction(CommitInTransaction(request=accepted, token=token))
+            answer = await _called(partial(encode, of_broker, ours), off_the_loop=is_large)
         except Exception:
             logger.exception("a TxnOffsetCommit failed")
             respond(None)
@@ -386,6 +403,14 @@ class BrokerRelay(asyncio.Protocol):
         self._take_unsent()
         for each in pending:
             each.respond(None)
+
+
+async def _called(function: Callable[[], T], *, off_the_loop: bool) -> T:
+    """The result of a function, which is called in a thread if it takes long and there is one."""
+    if off_the_loop:
+        with suppress(NoThread):
+            return await off_loop("the offsets of a transaction", function)
+    return function()
 
 
 def _rewritten(decoded: DecodedRequest) -> tuple[str, bytes]:

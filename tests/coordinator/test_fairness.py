@@ -29,16 +29,18 @@ from connectgroup.protocol.messages.describe import (
     ListGroupsRequest,
 )
 from connectgroup.protocol.messages.heartbeat import HeartbeatResponse
-from connectgroup.protocol.messages.offsets import OffsetCommitRequest, PartitionCommit, TopicCommit
-
-
 from connectgroup.protocol.messages.offsets import (
+    GroupToFetch,
     OffsetCommitRequest,
     OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
     OffsetFetchRequest,
     OffsetFetchResponse,
     PartitionCommit,
+    PartitionToDelete,
     TopicCommit,
+    TopicToDelete,
     TopicToFetch,
 )
 
@@ -471,6 +473,49 @@ async def test_commit_of_many_partitions_leaves_the_others_their_turns(monkeypat
             each.partition_index for each in asked.partitions
         ]
         assert not any(each.error_code for each in topic.partitions)
+
+
+@pytest.mark.parametrize("in_groups", [False, True])
+async def test_fetch_and_deletion_of_many_offsets_leave_the_others_their_turns(
+    in_groups: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(intake, "MAX_TURN_S", 0.0)
+    monkeypatch.setattr(intake, "MIN_OTHERS_S", 0.0)
+    parts, numbers = 5, tuple(range(4 * MAX_DECIDED + 1))
+
+    def fetch(topics: tuple[TopicToFetch, ...] | None) -> OffsetFetchRequest:
+        if in_groups:
+            return OffsetFetchRequest(groups=(GroupToFetch(group_id="committed", topics=topics),))
+        return OffsetFetchRequest(group_id="committed", topics=topics)
+
+    async with serving() as coordinator:
+        await coordinator.handle(commit(("a", len(numbers)), ("b", 1)), client_host="h")
+        named = TopicToFetch(name="a", partition_indexes=numbers), TopicToFetch(name="b", partition_indexes=(0,))
+        deleted = tuple(
+            TopicToDelete(
+                name=each.name,
+                partitions=tuple(PartitionToDelete(partition_index=number) for number in each.partition_indexes),
+            )
+            for each in named
+        )
+        for topics in (named, None):
+            with turns_of_the_loop() as turns:
+                fetched = await coordinator.handle(fetch(topics), client_host="h")
+            assert turns[0] >= parts
+            assert isinstance(fetched, OffsetFetchResponse)
+            assert {
+                topic.name: tuple(each.committed_offset for each in topic.partitions) for topic in fetched.first.topics
+            } == {"a": numbers, "b": (0,)}
+        with turns_of_the_loop() as turns:
+            gone = await coordinator.handle(OffsetDeleteRequest(group_id="committed", topics=deleted), client_host="h")
+        assert turns[0] >= parts
+        assert isinstance(gone, OffsetDeleteResponse)
+        assert [[each.partition_index for each in topic.partitions] for topic in gone.topics] == [[*numbers], [0]]
+        nothing = await coordinator.handle(fetch(None), client_host="h")
+        assert isinstance(nothing, OffsetFetchResponse)
+        assert (nothing.first.topics, nothing.first.error_code) == ((), 0)
+        unknown = await coordinator.handle(OffsetDeleteRequest(group_id="unknown", topics=deleted), client_host="h")
+        assert unknown == OffsetDeleteResponse(error_code=GroupIdNotFound.code)
 
 
 async def test_no_later_request_overtakes_a_part_of_a_commit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import logging
 import ssl
 import struct
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -24,12 +24,19 @@ from connectgroup.protocol.messages.cluster import (
     FindCoordinatorResponse,
     FoundCoordinator,
 )
-from connectgroup.protocol.messages.offsets import PartitionCommit, TopicCommit, TxnOffsetCommitRequest
+from connectgroup.protocol.messages.offsets import (
+    PartitionCommit,
+    PartitionCommitted,
+    TopicCommit,
+    TopicCommitted,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+)
 from connectgroup.proxy import relay, server
 from connectgroup.proxy.relay import for_broker
 from connectgroup.proxy.server import ProxyServer
 from connectgroup.topics import StaticTopics
-from connectgroup.wire.apis import decode_response, encode_request, encode_response
+from connectgroup.wire.apis import decode_request, decode_response, encode_request, encode_response
 from connectgroup.wire.forwarded import endpoint
 from connectgroup.wire.primitives import frame
 
@@ -138,6 +145,21 @@ class SmallBroker:
             found = FoundCoordinator(key="t", node_id=node, host="broker", port=9)
             response_ = FindCoordinatorResponse(node_id=node, host="broker", port=9, coordinators=(found,))
             return encode_response(response_, api_key=api_key, version=version, correlation_id=correlation_id)
+        if api_key == TXN_OFFSET_COMMIT:
+            commit = decode_request(data).request
+            assert isinstance(commit, TxnOffsetCommitRequest)
+            topics = tuple(
+                TopicCommitted(
+                    name=topic.name,
+                    partitions=tuple(
+                        PartitionCommitted(partition_index=each.partition_index, error_code=each.partition_index % 2)
+                        for each in topic.partitions
+                    ),
+                )
+                for topic in commit.topics
+            )
+            accepted = TxnOffsetCommitResponse(topics=topics)
+            return encode_response(accepted, api_key=api_key, version=version, correlation_id=correlation_id)
         if data.endswith(NOT_LEADER):
             nodes = b"\2" + struct.pack(">i", 3) + endpoint("broker", 9) + b"\0\0"
             return head + b"\0" + b"\1" + struct.pack(">i", 0) + b"\1\0" + bytes((len(nodes),)) + nodes
@@ -430,6 +452,34 @@ async def test_large_commit_of_a_transaction_holds_up_no_other_client(monkeypatc
         await broker.until_received(2)
         keys = [struct.unpack_from(">h", data)[0] for data in broker.received]
         assert keys == [TXN_OFFSET_COMMIT, FETCH], "in their order"
+
+
+async def test_large_commit_of_a_transaction_is_answered_off_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[int] = []
+
+    def noted(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
+            threads.append(threading.get_ident())
+            return function(*args)
+
+        return call
+
+    monkeypatch.setattr(relay, "accepted_of", noted(relay.accepted_of))
+    monkeypatch.setattr(relay, "with_errors", noted(relay.with_errors))
+    partitions = tuple(
+        PartitionCommit(partition_index=each, committed_offset=1, committed_metadata="") for each in range(5_000)
+    )
+    commit = TxnOffsetCommitRequest(
+        transactional_id="t", group_id="g", producer_id=1, producer_epoch=1,
+        topics=(TopicCommit(name="t", partitions=partitions),),
+    )  # fmt: skip
+    async with proxying() as (_, proxy), client(proxy) as peer:
+        response = await peer.ask(commit, TXN_OFFSET_COMMIT, 3)
+    [topic] = response.topics
+    codes = [(each.partition_index, each.error_code) for each in topic.partitions]
+    assert codes == [(each, each % 2) for each in range(5_000)]
+    assert len(threads) == 2
+    assert threading.get_ident() not in threads
 
 
 async def test_connection_limit_applies_to_clients_of_the_proxy() -> None:
