@@ -418,6 +418,8 @@ def test_check_of_a_heartbeat_with_many_units_takes_little_time() -> None:
     began_s = time.thread_time()
     validate.heartbeat(replace(HEARTBEAT, owned=owned), settings())
     assert time.thread_time() - began_s < 0.1
+    with pytest.raises(InvalidRequest, match="Tasks: got '-1'; allowed: task numbers from 0 up"):
+        validate.distinct("ConnectorsAndTasks", (ConnectorTasks(connector="c", tasks=(1, -1)),))
     for twice in ((1, 1),), ((1,), (1,)):
         groups = tuple(ConnectorTasks(connector="c", tasks=each) for each in twice)
         with pytest.raises(InvalidRequest, match="ConnectorsAndTasks: got 'c-1'; allowed: each connector or task once"):

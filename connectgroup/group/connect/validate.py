@@ -92,17 +92,16 @@ def all_metadata(member: MemberRecord, others_bytes: int) -> None:
 
 def distinct(field: str, groups: Sequence[ConnectorTasks]) -> None:
     """Units in a request: valid task numbers, and no duplicates. Any client may send 200,000 units."""
-    tasks: dict[str, set[int]] = {}
+    connectors = dict.fromkeys(group.connector for group in groups)
+    for connector in connectors:
+        name(f"{field}.Connector", connector)
     for group in groups:
-        if group.connector not in tasks:
-            name(f"{field}.Connector", group.connector)
-            tasks[group.connector] = set()
         if group.tasks and min(group.tasks) <= CONNECTOR:
             raise refuse(f"{field}.Tasks", min(group.tasks), "task numbers from 0 up")
-        tasks[group.connector].update(group.tasks)
-    owned = {group.connector for group in groups if group.owns_connector}
-    count = sum(len(group.tasks) + group.owns_connector for group in groups)
-    if sum(map(len, tasks.values())) + len(owned) < count:
+    # Mostly, each connector is listed once: its tasks are compared without an object for each unit.
+    if len(connectors) < len(groups) or any(
+        len(group.tasks) > 1 and len({*group.tasks}) < len(group.tasks) for group in groups
+    ):
         seen: set[Unit] = set()
         for unit in each_unit(groups):
             if unit in seen:
