@@ -30,7 +30,7 @@ from connectgroup.dataplane.dead_letters import DeadLetters
 from connectgroup.dataplane.errors import SinkError, SourceError, TaskFenced
 from connectgroup.dataplane.ownership import Owner, Position, Range
 from connectgroup.dataplane.sink import PositionStore, Sink
-from connectgroup.dataplane.source import Source
+from connectgroup.dataplane.source import PartReader, Source
 from connectgroup.errors import ConfigError
 from connectgroup.spark import driving
 from connectgroup.spark.query import SparkTask
@@ -43,6 +43,8 @@ from connectgroup.spark.sinks.sqlite import SqliteSettings, SqliteSink
 from connectgroup.spark.sources import kafka as kafka_source, kafka_reading
 from connectgroup.spark.sources.kafka import KafkaSource, KafkaSourceSettings
 from connectgroup.spark.sources.kafka_reading import ReadRecords
+from connectgroup.spark.transforms.chain import columns_after
+from connectgroup.spark.writing import read_here
 from connectgroup.testing.contracts.sink import SinkContract
 from connectgroup.testing.contracts.source import SourceContract, read
 from tests.integration.processes import free_ports
@@ -755,17 +757,22 @@ def test_record_of_another_topic_keeps_its_timestamp_key_headers_and_value(kafka
     assert committed(kafka, target) == committed(kafka, origin)
 
 
-@pytest.mark.parametrize("transforms", ["", "f,t,m"])
-@pytest.mark.parametrize("tolerant", [False, True])
+@pytest.mark.parametrize(
+    ("transforms", "tolerant", "converter"),
+    [("", False, ""), ("", True, CONNECT_JSON), ("f,t,m", False, CONNECT_JSON), ("f,t,m", True, "")],
+)
 def test_value_without_the_fields_of_the_schema_is_no_tombstone_in_another_topic(
-    kafka: str, table: Bench, transforms: str, tolerant: bool
+    kafka: str, table: Bench, transforms: str, tolerant: bool, converter: str
 ) -> None:
     origin, target, dead = (f"t{uuid.uuid4().hex}" for _ in range(3))
     for name in (origin, target, dead):
         make_topic(kafka, name, 1)
     values = ["{}", '{"a":null}', '{"other":1}', None, '{"a":2}', '{"a":1}']
+    if converter:
+        values = [value and f'{{"schema":null,"payload":{value}}}' for value in values]
     produce(kafka, origin, [(0, f"k{at}", value) for at, value in enumerate(values)])
     more = {"source_bootstrap_servers": kafka, "source_topics": origin, "source_metadata": "key"}
+    more |= {"source_value_converter": converter} if converter else {}
     if transforms:
         more |= {"transforms": transforms, "transforms_f_type": "Filter", "transforms_f_condition": "a = 2"}
         more |= {"transforms_t_type": "Filter", "transforms_t_predicate": "p"}
@@ -779,6 +786,40 @@ def test_value_without_the_fields_of_the_schema_is_no_tombstone_in_another_topic
     run.wait(lambda: len(committed(kafka, target)) == len(expected))
     assert committed(kafka, target) == expected
     assert committed(kafka, dead) == []
+
+
+@pytest.mark.parametrize("metadata", ["key", ""], ids=["key", "no key"])
+@pytest.mark.parametrize("converter", ["", CONNECT_JSON], ids=["json", "payloads"])
+def test_value_without_the_fields_of_the_schema_is_no_tombstone_while_spark_starts(
+    kafka: str, metadata: str, converter: str
+) -> None:
+    """Read without Spark. A payload of null is no value, as for Kafka Connect, and a tombstone needs no key."""
+    origin, target = (f"t{uuid.uuid4().hex}" for _ in range(2))
+    for name in (origin, target):
+        make_topic(kafka, name, 1)
+    values: list[str | None] = ["{}", '{"a":null}', '{"other":1}', None, '{"a":2}']
+    expected = ['{"a":null}', '{"a":null}', '{"a":null}', "", '{"a":2}']
+    if converter:
+        values = [value and f'{{"schema":null,"payload":{value}}}' for value in [*values, "null"]]
+        expected.append("")
+    produce(kafka, origin, [(0, f"k{at}", value) for at, value in enumerate(values)])
+    settings = {"bootstrap.servers": kafka, "topics": origin, "schema": "a INT", "metadata": metadata}
+    settings |= {"value.converter": converter} if converter else {}
+    source = KafkaSource.create(KafkaSourceSettings.model_validate(settings), task=0, tasks=1).with_marks()
+    reader = source.batches({})
+    ranges = reader.ranges({}, reader.plan({}))
+    sink_settings = {"bootstrap.servers": kafka, "topic": target, "offsets.topic": f"o{uuid.uuid4().hex}"}
+    columns = columns_after((), source.columns, None, source.metadata)
+    sink = KafkaSink.create(KafkaSinkSettings.model_validate(sink_settings), columns)
+    owner = Owner(connector=target, task=0, tasks=1, fencing_token=1)
+    with contextlib.closing(sink):
+        sink.claim(owner, lambda _: True)
+        assert isinstance(reader, PartReader)
+        rows = read_here(reader, ranges, lambda: False)
+        assert rows is not None
+        assert sink.commit(owner, ranges, rows)
+    found = committed(kafka, target)
+    assert found == [(f"k{at}" if metadata else None, value) for at, value in enumerate(expected)]
 
 
 def test_tombstone_stays_one_behind_a_transform_and_has_no_key_of_its_value(kafka: str, table: Bench) -> None:

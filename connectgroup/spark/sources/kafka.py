@@ -23,6 +23,7 @@ from pydantic import Field
 
 from ...connector import Lag, LocalPath
 from ...dataplane.columns import Column, Columns, check_names, from_ddl
+from ...dataplane.dead_letters import HAS_VALUE_COLUMN
 from ...dataplane.errors import SourceError
 from ...dataplane.ownership import Owner, Position, Range, metadata_of, ranges_between
 from ...dataplane.source import BatchReader, CommittedPositions, PartReader, Publisher, Source, field_of, position_of
@@ -334,11 +335,13 @@ class KafkaSource(Source):
         settings = self._settings
         fields, timezone = _fields(settings), settings.timezone
         metadata = self.columns[len(fields) or 1 :]
+        values = values_of(settings, fields, metadata, tolerant=False, timezone=timezone, marks=self._has_marks)
+        has_marks = values is not None and values.marks
         return ReadRecords(
             servers=settings.bootstrap_servers,
             client={"isolation.level": settings.isolation_level, **client_settings("source.client", settings.client)},
-            columns=self.columns,
-            values=values_of(settings, fields, metadata, tolerant=False, timezone=timezone),
+            columns=(*self.columns, Column(HAS_VALUE_COLUMN, "BOOLEAN")) if has_marks else self.columns,
+            values=values,
         )
 
     def positions(self, offset: Any) -> dict[str, int]:
@@ -475,7 +478,8 @@ class KafkaBatches(PartReader):
     def __init__(self, source: KafkaSource, settings: KafkaSourceSettings, mine: Sequence[tuple[str, int]]) -> None:
         """Store the arguments; ``mine`` are the partitions of the task."""
         self._source, self._settings, self._mine = source, settings, mine
-        self.columns, self.read_part = source.columns, source.record_reader()
+        self.read_part = source.record_reader()
+        self.columns = self.read_part.columns
         self._first: dict[str, int] = {}
         self._is_known = False
 

@@ -242,6 +242,7 @@ class KafkaValues:
             arrays = self._read(values, errors, self._fields if self.fields else _payloads("value"))
         else:
             arrays = [batch.column("value")]
+        marks = [arrays.pop()] if self.marks else []
         names = [column.name for column in self.fields] or ["value"]
         for column in self.metadata:
             names.append(column.name)
@@ -249,9 +250,8 @@ class KafkaValues:
                 arrays += self._read(batch.column(_KEY).to_pylist(), errors, _payloads("key"))
             else:
                 arrays.append(batch.column(column.name))
-        if self.marks:
-            names.append(HAS_VALUE_COLUMN)
-            arrays.append(self._marks(values, arrays[: len(self.fields)]))
+        names += [HAS_VALUE_COLUMN] * len(marks)
+        arrays += marks
         if errors and not self.tolerant:
             at = min(errors)
             raise SourceError(f"{_places(batch.slice(at, 1))[0].as_py()}: {errors[at]}")
@@ -291,7 +291,7 @@ class KafkaValues:
         return parts[0] if len(parts) == 1 else [pa.concat_arrays(each) for each in zip(*parts, strict=True)]
 
     def _fields(self, values: Sequence[bytes | None]) -> list[pa.Array]:
-        """Return the fields of values; all are null for a null value."""
+        """Return the fields of values, all null for a null value; and, with ``marks``, which values there are."""
         import pyarrow as pa
 
         present = [value for value in values if value is not None]
@@ -305,28 +305,26 @@ class KafkaValues:
         rows = [_NOTHING if value is None else next(found) for value in values]
         if self.codec is not None:
             schema = to_arrow(self.fields)
-            return [pa.array([row.get(field.name) for row in rows], field.type) for field in schema]
+            return self._marked([pa.array([row.get(field.name) for row in rows], field.type) for field in schema], rows)
         check_case(rows, frozenset(column.name for column in self.fields))
 
         def again() -> list[Mapping[str, Any]]:
             exact = iter(exactly(present, objects))
             return [_NOTHING if value is None else next(exact) for value in values]
 
-        return self._json.arrays(rows, again, may_be_small=may_be_small(b"\n".join(present)))
+        return self._marked(self._json.arrays(rows, again, may_be_small=may_be_small(b"\n".join(present))), rows)
 
-    def _marks(self, values: Sequence[bytes | None], fields: Sequence[pa.Array]) -> pa.Array:
-        """Return true for each record with a value, else null. A payload of null is no value; one of JSON with schemas
-        whose fields are null is not told from it."""
+    def _marked(self, arrays: list[pa.Array], rows: Sequence[Mapping[str, Any]]) -> list[pa.Array]:
+        """Return the fields of values; with ``marks``, also true for each value, else null.
+
+        Args:
+            rows: the values; ``_NOTHING`` is none. A value without fields is another object.
+        """
         import pyarrow as pa
-        import pyarrow.compute as pc
 
-        has_value = pa.array([None if value is None else True for value in values], pa.bool_())
-        if not self.value_schemas:
-            return has_value
-        has_fields = pc.is_valid(fields[0])
-        for field in fields[1:]:
-            has_fields = pc.or_(has_fields, pc.is_valid(field))
-        return pc.if_else(has_fields, has_value, pa.scalar(None, pa.bool_()))
+        if not self.marks:
+            return arrays
+        return [*arrays, pa.array([None if row is _NOTHING else True for row in rows], pa.bool_())]
 
     @property
     def _json(self) -> JsonColumns:
@@ -340,7 +338,8 @@ class KafkaValues:
         return JsonColumns(columns=columns, timezone=self.timezone)
 
     def _fields_of_payloads(self, values: Sequence[bytes | None]) -> list[pa.Array]:
-        """Return the fields of JSON with schemas: dates, times and decimals are as Kafka Connect writes them."""
+        """Return the fields of JSON with schemas, as ``_fields``: dates, times and decimals are as Kafka Connect writes
+        them. A payload of null is no value, as for Kafka Connect."""
         import pyarrow as pa
 
         present = [value for value in values if value is not None]
@@ -352,13 +351,15 @@ class KafkaValues:
             wholes = [None if value is None else next(found) for value in values]
             rows = []
             for whole in wholes:
-                payload = _NOTHING if whole is None else _payload(whole)
-                if not isinstance(payload, dict) and payload is not None and payload is not _NOTHING:
+                payload = None if whole is None else _payload(whole)
+                if payload is None:
+                    payload = _NOTHING
+                elif not isinstance(payload, dict):
                     raise _NoSchema
                 schema = (whole or _NOTHING).get("schema")
                 if times and payload and not exact:
                     _check_times(payload, schema, times)
-                rows.append(self._plain(payload or _NOTHING, schema))
+                rows.append(self._plain(payload, schema))
             return rows
 
         rows = payloads(exact=False)
@@ -374,7 +375,7 @@ class KafkaValues:
                 check_years(arrays[at])
             except (pa.ArrowException, OverflowError) as error:
                 raise _NoTime(f"{printable(column.name)} is a time outside of the years 1 to 9999") from error
-        return arrays
+        return self._marked(arrays, rows)
 
     def _plain(self, payload: Mapping[str, Any], schema: Any) -> Mapping[str, Any]:
         """Return a payload in which decimals are texts of numbers, not the bytes of their unscaled values."""
