@@ -67,8 +67,7 @@ class RestLimits:
         unsent_deadline_s: how long a client may leave a response unread.
         refused_deadline_s: how long a connection above a limit may take to send the request that gets 503.
         max_refused: maximum number of such connections; others are closed unread.
-        max_all_unsent_bytes: maximum size of the responses that clients do not read; above it, the connection of the
-            client that has not read for the longest time is closed.
+        max_all_unsent_bytes: maximum size of the responses that clients do not read (``UnsentResponses``).
     """
 
     max_connections: int = 1_000
@@ -105,7 +104,7 @@ class HttpConnections:
         self._high: set[HttpConnection | Handshake] = set()  # those with a descriptor of at least _max_descriptor
         self._by_address: Counter[str] = Counter()
         self._complaints = Complaints(logger)
-        self._unsent: UnsentResponses[HttpConnection] = UnsentResponses(limits.max_all_unsent_bytes)
+        self._unsent = UnsentResponses[HttpConnection](limits.max_all_unsent_bytes, self._close_unread)
         self._max_descriptor = max_descriptor(spare=0.25)  # a quarter of them is for workers only
         self._sweeper: asyncio.TimerHandle | None = None
         # The requests that began in this turn of the event loop, and connections with one that has not, in the order
@@ -191,10 +190,12 @@ class HttpConnections:
             self._forget(connection.address)
 
     def count_unsent(self, connection: HttpConnection, size: int) -> None:
-        """Note how much a connection has to send to a client that does not read; above the limit, close the worst."""
-        for each in self._unsent.note(connection, size):
-            self._complaints.log(each.address, UNREAD)
-            asyncio.get_running_loop().call_soon(each.abort)  # not while it writes
+        """Note how much a connection has to send to a client that does not read, 0 if it reads."""
+        self._unsent.note(connection, size)
+
+    def _close_unread(self, connection: HttpConnection) -> None:
+        self._complaints.log(connection.address, UNREAD)
+        asyncio.get_running_loop().call_soon(connection.abort)  # not while it writes
 
     def _forget(self, address: str) -> None:
         self._by_address[address] -= 1
@@ -325,7 +326,7 @@ class HttpConnection(H11Protocol):
     def pause_writing(self) -> None:
         self._choked_at = self.loop.time()
         super().pause_writing()
-        self._connections.count_unsent(self, self.transport.get_write_buffer_size())
+        self._connections.count_unsent(self, self.unsent_bytes)
 
     def resume_writing(self) -> None:
         self._choked_at = None
@@ -333,9 +334,10 @@ class HttpConnection(H11Protocol):
         self._connections.count_unsent(self, 0)
 
     @property
-    def choked_at(self) -> float | None:
-        """Since when the client does not read, on the loop's clock; ``None``: it does."""
-        return self._choked_at
+    def unsent_bytes(self) -> int:
+        """How much waits for a client that does not read fast enough, else 0."""
+        size: int = self.transport.get_write_buffer_size() if self._choked_at is not None else 0
+        return size
 
     def abort(self) -> None:
         """Close immediately."""

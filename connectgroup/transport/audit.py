@@ -27,7 +27,7 @@ from logging.handlers import WatchedFileHandler
 from pathlib import Path
 from typing import Any, ClassVar, Final, cast
 
-from ..errors import ConfigError, from_code
+from ..errors import ConfigError, GroupIdNotFound, from_code
 from ..masking import HIDDEN, is_credential, masked_value, without_secrets
 from ..protocol.messages.api import DirectHandler, Handler, Request, Response
 from ..protocol.messages.classic import LeaveGroupRequest
@@ -298,21 +298,22 @@ class AuditedHandler:
         names = tuple(each.connector for each in configured)
         describe = DescribeRequest(group_ids=(request.group_id,), connectors=names, connectors_only=True)
         response = await self._describing.handle(describe, client_host=client_host)
-        if not isinstance(response, DescribeResponse):
+        known = 0, GroupIdNotFound.code  # otherwise it may have such connectors
+        if not isinstance(response, DescribeResponse) or any(each.error_code not in known for each in response.groups):
             return None
         described = (each for group in response.groups for each in group.connectors)
         return {each.connector: masked_settings(config_of(each.config)) for each in described}
 
 
-class _Every(Container[str]):
-    """All settings."""
+class Every(Container[str]):
+    """All settings: whether one is a credential is not known."""
 
     def __contains__(self, name: object) -> bool:
         return True
 
 
 def _names_of(connector: str, credentials: Credentials | None) -> Container[str]:
-    return _Every() if credentials is None else credentials.get(connector, ())
+    return Every() if credentials is None else credentials.get(connector, ())
 
 
 def masked_settings(config: Mapping[str, str]) -> frozenset[str]:

@@ -9,6 +9,7 @@ import resource
 import socket
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Generic, Protocol, TypeVar
 
@@ -27,6 +28,11 @@ REFUSED_DESCRIPTORS: Final = 16
 
 MAX_ALL_UNSENT_BYTES: Final = 32 << 20
 """Of responses that clients do not read: a description of the largest group has some MB, and many clients may ask."""
+
+MOST: Final = 4
+"""How many times as much may wait for clients that read."""
+STALLED_S: Final = 1.0
+"""A client that has read nothing for so long, in seconds, does not read."""
 
 MAX_COMPLAINTS: Final = 1_000
 """Peers whose last log message is remembered: one machine may have any number of IPv6 addresses."""
@@ -88,30 +94,53 @@ class Unread(Protocol):
     """A connection whose client may leave responses unread."""
 
     @property
-    def choked_at(self) -> float | None:
-        """Since when there is more to send than its buffer should have, on the loop's clock; ``None``: there is not."""
+    def unsent_bytes(self) -> int:
+        """How much waits for the client, if that is more than its buffer should have; else 0."""
 
 
 class UnsentResponses(Generic[C]):
-    """What the clients that do not read their responses make a server hold."""
+    """What the clients that do not read their responses make a server hold.
 
-    def __init__(self, limit: int) -> None:
-        """``limit``: bytes of all connections together."""
-        self._limit = limit
-        self._sizes: dict[C, int] = {}  # of the connections that have too much to send
+    Above the limit, connections are closed whose clients have read nothing for ``STALLED_S``, the one that read last
+    the longest time ago first. Clients that read, however slowly, may together have ``MOST`` times as much. The only
+    client with unread responses is left to its own deadline.
+    """
+
+    def __init__(self, limit: int, close: Callable[[C], None]) -> None:
+        """``limit``: bytes of all connections together; ``close`` is called for each connection to be closed."""
+        self._limit, self._close = limit, close
+        # Of the connections that have too much to send: how much, and when it became less, on the loop's clock.
+        self._held: dict[C, tuple[int, float]] = {}
         self._bytes = 0  # their sum
+        self._look: asyncio.TimerHandle | None = None  # the next look at all of them, while they are above the limit
 
-    def note(self, connection: C, size: int) -> list[C]:
-        """Note how much a connection has to send, 0 if its client reads; returns those that are to be closed."""
-        self._bytes += size - self._sizes.pop(connection, 0)
+    def note(self, connection: C, size: int) -> None:
+        """Note how much a connection has to send, 0 if its client reads."""
+        before, read_at = self._held.pop(connection, (0, asyncio.get_running_loop().time()))
+        self._bytes += size - before
         if size:
-            self._sizes[connection] = size
-        excess: list[C] = []
-        while self._bytes > self._limit:
-            longest = min(self._sizes, key=lambda each: each.choked_at or 0.0)
-            self._bytes -= self._sizes.pop(longest)
-            excess.append(longest)
-        return excess
+            self._held[connection] = size, read_at
+        if self._bytes > self._limit and (self._look is None or self._bytes > MOST * self._limit):
+            self._close_some()
+
+    def _close_some(self) -> None:
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        for connection, (before, _) in self._held.items():
+            if (size := connection.unsent_bytes) < before:
+                self._held[connection] = size, now
+        self._bytes = sum(size for size, _ in self._held.values())
+        for connection in sorted(self._held, key=lambda each: self._held[each][1]):
+            is_stalled = now - self._held[connection][1] >= STALLED_S
+            most = self._limit * (1 if is_stalled else MOST)
+            if self._bytes <= most or len(self._held) == 1:
+                break
+            self._bytes -= self._held.pop(connection)[0]
+            self._close(connection)
+        if self._look is not None:
+            self._look.cancel()
+        is_above = self._bytes > self._limit and len(self._held) > 1
+        self._look = loop.call_later(STALLED_S, self._close_some) if is_above else None
 
 
 UNREAD: Final = "closed: does not read its responses, and all clients together leave too much unread"
@@ -155,8 +184,8 @@ class Limits:
             largest); above it, the oldest of them is dropped with its connection.
         max_in_flight: maximum number of requests in flight per connection; above it, the server stops reading.
         max_unsent_bytes: maximum size of unsent responses per connection; above it, the server stops reading.
-        max_all_unsent_bytes: maximum size of the unsent responses of all connections that do not read theirs; above it,
-            the one that has not read for the longest time is closed. What a proxy forwards does not count.
+        max_all_unsent_bytes: maximum size of the unsent responses of all connections that do not read theirs
+            (``UnsentResponses``). What a proxy forwards does not count.
         frame_deadline_s: timeout from a frame's first byte to its last, and from the connect to the first frame.
         unsent_deadline_s: how long a peer may leave more than ``max_unsent_bytes`` unread.
         idle_deadline_s: timeout without received bytes and without a request under way.

@@ -488,13 +488,12 @@ class Connection(asyncio.Protocol):
     def _count_unsent(self) -> None:
         """Note what waits for a client that does not read; not what a proxy forwards, which it stops reading."""
         if self._relay is None and not self._lost:
-            is_choked = self._choked_at is not None
-            self._server.count_unsent(self, self._transport.get_write_buffer_size() if is_choked else 0)
+            self._server.count_unsent(self, self.unsent_bytes)
 
     @property
-    def choked_at(self) -> float | None:
-        """Since when the peer does not read, on the loop's clock; ``None``: it does."""
-        return self._choked_at
+    def unsent_bytes(self) -> int:
+        """How much waits for a peer that does not read fast enough, else 0."""
+        return self._transport.get_write_buffer_size() if self._choked_at is not None else 0
 
     def pause_writing(self) -> None:
         self._choked_at = self._loop.time()

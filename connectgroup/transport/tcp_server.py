@@ -149,7 +149,9 @@ class TcpServer:
         self.beginning = Beginning()
         self._incomplete: dict[Connection, int] = {}  # bytes of large incomplete requests, in the order of their begin
         self._incomplete_bytes = 0  # their sum
-        self._unsent: UnsentResponses[Connection] = UnsentResponses(self.limits.max_all_unsent_bytes)
+        self._unsent: UnsentResponses[Connection] = UnsentResponses(
+            self.limits.max_all_unsent_bytes, self._close_unread
+        )
         self._refused: set[Connection] = set()  # above a limit: connected until they have read why
         self._by_host: Counter[str] = Counter()
         self._by_principal: Counter[str] = Counter()
@@ -455,10 +457,12 @@ class TcpServer:
             oldest.abort()
 
     def count_unsent(self, connection: Connection, size: int) -> None:
-        """Note how much a connection has to send to a peer that does not read; above the limit, close the worst."""
-        for each in self._unsent.note(connection, size):
-            self.log_complaint(each.client_host, UNREAD)
-            asyncio.get_running_loop().call_soon(each.abort)  # not while it writes
+        """Note how much a connection has to send to a peer that does not read, 0 if it reads."""
+        self._unsent.note(connection, size)
+
+    def _close_unread(self, connection: Connection) -> None:
+        self.log_complaint(connection.client_host, UNREAD)
+        asyncio.get_running_loop().call_soon(connection.abort)  # not while it writes
 
     def admit_refused(self, connection: Connection) -> bool:
         """Whether a connection above a limit may stay open until the response to its first request."""

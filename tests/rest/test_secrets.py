@@ -15,7 +15,7 @@ from connectgroup import LocalClient, Worker
 from connectgroup.client.admin import Admin
 from connectgroup.config.secrets import Secrets
 from connectgroup.connector import Config, Connector, Task, TaskContext
-from connectgroup.errors import ConnectorAlreadyExists
+from connectgroup.errors import ConnectGroupError, ConnectorAlreadyExists
 from connectgroup.protocol.messages.common import config_of
 from connectgroup.protocol.units import printable
 from connectgroup.transport.audit import AuditedHandler, AuditLog
@@ -117,6 +117,32 @@ async def test_setting_that_its_class_calls_a_credential_is_masked(
         assert changed["config"]["pepper"] == "[hidden]"
         described = await api.admin.describe(GROUP, connectors=("c",), credentials=True)
         assert config_of(described.connectors[0].config)["pepper"] == CANARY
+
+
+@pytest.mark.parametrize("is_rest", [True, False])
+async def test_audit_log_hides_all_values_if_the_coordinator_does_not_say_which_are_credentials(
+    tmp_path: Path, is_rest: bool
+) -> None:
+    """It is closed here, and answers as a standby does."""
+    audit, config = tmp_path / "audit", {"connector.class": "idle", "pepper": CANARY}
+    async with (
+        serving() as coordinator,
+        rest_server(coordinator, audit_log=audit if is_rest else None) as api,
+    ):
+        await coordinator.close()
+        if is_rest:
+            response = await api.http.put("/connectors/c/config", json=config)
+            assert response.status_code >= 500
+        else:
+            log = AuditLog(audit)
+            log.start()
+            async with Admin([LocalClient(AuditedHandler(coordinator, log, lambda: "alice"))], retry_for_s=0) as admin:
+                with pytest.raises(ConnectGroupError):
+                    await admin.add_connector(GROUP, "c", config)
+            log.close()
+    lines = audit.read_text()
+    assert '"c"' in lines
+    assert CANARY not in lines
 
 
 @pytest.mark.parametrize("is_rest", [True, False])

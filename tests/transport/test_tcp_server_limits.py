@@ -8,8 +8,9 @@ import re
 import socket
 import struct
 import tracemalloc
-from collections import Counter
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -25,7 +26,7 @@ from connectgroup.protocol.messages.cluster import (
 from connectgroup.protocol.messages.common import ConnectorTasks
 from connectgroup.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from connectgroup.testing.contracts.transport import ScriptedHandler, beat, message_of
-from connectgroup.transport import tcp_connection
+from connectgroup.transport import limits, tcp_connection
 from connectgroup.transport.tcp_client import TcpClient
 from connectgroup.transport.tcp_server import TcpServer
 from connectgroup.wire.apis import (
@@ -34,6 +35,7 @@ from connectgroup.wire.apis import (
 )
 from connectgroup.wire.primitives import frame
 from connectgroup.wire.table import key_of
+from tests.integration.processes import PATIENCE_S
 from tests.no_threads import NoThreads
 
 from .test_tcp_server import Peer, server
@@ -158,33 +160,91 @@ async def test_bytes_of_a_client_that_reads_no_response_are_bounded(own: bool) -
         peer.close()
 
 
-@pytest.mark.asyncio
-async def test_unread_responses_of_all_connections_have_a_bound(caplog: pytest.LogCaptureFixture) -> None:
-    """The connection whose peer has not read for the longest time is closed; one that reads later gets all of its."""
-    all_began, began = asyncio.Event(), Counter[str]()
+class Talkative(ScriptedHandler):
+    """Sends 30 kB in answer to each request, once a number of them has arrived."""
 
-    class Talkative(ScriptedHandler):
-        async def handle(self, request: Request, **sender: Any) -> Response:
-            began["requests"] += 1
-            if began["requests"] == 4 * 400:
-                all_began.set()
-            await all_began.wait()
-            return HeartbeatResponse(error_message="x" * 30_000)
+    def __init__(self, requests: int) -> None:
+        super().__init__()
+        self._missing, self._all_began = requests, asyncio.Event()
 
-    async def all_of(peer: Peer) -> list[int]:
-        return [(await peer.receive(HEARTBEAT))[0] for _ in range(400)]
+    async def handle(self, request: Request, **sender: Any) -> Response:
+        self._missing -= 1
+        if self._missing == 0:
+            self._all_began.set()
+        await self._all_began.wait()
+        return HeartbeatResponse(error_message="x" * 30_000)
 
-    async with server(Talkative(), max_in_flight=400, max_all_unsent_bytes=15 << 20) as tcp:
-        peers = [await Peer.to(tcp, receive_buffer=4096) for _ in range(4)]
+
+async def numbers(peer: Peer) -> list[int]:
+    return [(await peer.receive(HEARTBEAT))[0] for _ in range(400)]
+
+
+@asynccontextmanager
+async def slow_peers(count: int, max_all_unsent_bytes: int) -> AsyncIterator[list[Peer]]:
+    """Peers that have sent 400 requests each, which are answered with 12 MB."""
+    limits = {"max_in_flight": 400, "max_all_unsent_bytes": max_all_unsent_bytes, "unsent_deadline_s": 60.0}
+    async with server(Talkative(400 * count), **limits) as tcp:
+        peers = [await Peer.to(tcp, receive_buffer=4096) for _ in range(count)]
         for peer in peers:
             for number in range(400):
                 peer.send(beat("a"), correlation_id=number)
-        with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
-            await all_of(peers[0])
-        assert "leave too much unread" in caplog.text
-        assert await all_of(peers[-1]) == [*range(400)]
+        yield peers
         for peer in peers:
             peer.close()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("max_bytes", [15 << 20, 2 << 20])
+async def test_unread_responses_of_all_connections_have_a_bound(
+    max_bytes: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Those that have read nothing for a second are closed; at four times the limit, those that do not wait."""
+    async with slow_peers(4, max_bytes):
+        until = asyncio.get_running_loop().time() + PATIENCE_S
+        while "leave too much unread" not in caplog.text:
+            assert asyncio.get_running_loop().time() < until
+            await asyncio.sleep(0.05)
+
+
+@pytest.mark.asyncio
+async def test_clients_that_read_get_all_of_their_responses(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Together they have more unread than the limit."""
+    monkeypatch.setattr(limits, "STALLED_S", 30.0)  # the machine may be busy
+    async with slow_peers(3, 10 << 20) as peers:
+        assert await asyncio.gather(*map(numbers, peers)) == [[*range(400)]] * 3
+        assert "unread" not in caplog.text
+
+
+@dataclass(eq=False)
+class Held:
+    """A connection with so much to send."""
+
+    unsent_bytes: int
+
+
+@pytest.mark.asyncio
+async def test_connection_is_closed_for_others_only_if_its_client_has_read_nothing_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "STALLED_S", 0.2)
+    closed: list[Held] = []
+    unsent = limits.UnsentResponses[Held](100, closed.append)
+    reads, stalled, new = Held(60), Held(40), Held(10)
+    for each in reads, stalled:
+        unsent.note(each, each.unsent_bytes)
+    await asyncio.sleep(0.3)
+    reads.unsent_bytes = 59
+    unsent.note(new, new.unsent_bytes)
+    assert closed == [stalled]
+
+
+@pytest.mark.asyncio
+async def test_only_client_with_unread_responses_is_left_to_its_deadline(caplog: pytest.LogCaptureFixture) -> None:
+    async with slow_peers(1, 100_000) as (peer,):
+        await asyncio.sleep(2 * limits.STALLED_S)
+        assert await numbers(peer) == [*range(400)]
 
 
 @pytest.mark.asyncio

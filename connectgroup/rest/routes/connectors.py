@@ -7,7 +7,7 @@ read and write; the coordinator keeps them in memory. Kafka Connect stores them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Final
 from urllib.parse import quote
 
@@ -31,7 +31,7 @@ from ...protocol.messages.describe import DescribedConnector, DescribedUnit
 from ...protocol.records.connect import GROUP_TYPE, TargetState
 from ...protocol.units import CONNECTOR, name_violation, printable, shown
 from ...transport.access_rules import AccessOperation
-from ...transport.audit import masked_settings
+from ...transport.audit import Every, masked_settings
 from .. import views
 from ..access import (
     ALTER_CONNECTOR,
@@ -234,12 +234,17 @@ async def described_connector(request: Request, *, task_configs: bool = False, m
 
 
 async def _note_masked(request: Request, name: str) -> None:
-    """Note for the audit log which settings of a connector are credentials, as its class has told."""
+    """Note for the audit log which settings of a connector are credentials, as its class has told; all, if that is
+    not known because the coordinator does not say."""
     context = request.app.state.context
     if context.audit is not None:
-        with suppress(ConnectGroupError):  # there is none, or the request itself has the error, too
+        try:
             described = await context.admin.describe_connector(context.group_id, name)
             request.state.masked = masked_settings(config_of(described.config))
+        except (ConnectorNotFound, GroupIdNotFound):
+            pass
+        except ConnectGroupError:
+            request.state.masked = Every()
 
 
 async def _check_group(request: Request) -> None:
