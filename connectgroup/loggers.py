@@ -190,8 +190,8 @@ class LineBudget:
         self._lines -= 1.0
         return True
 
-    def told(self) -> int:
-        """The lines that were left out, which the next line tells."""
+    def take_left_out(self) -> int:
+        """Return the number of lines that were left out, for the next line, and count from 0 again."""
         left_out, self.left_out = self.left_out, 0
         return left_out
 

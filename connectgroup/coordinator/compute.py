@@ -164,7 +164,7 @@ class Effects:
             self._warned[warning.group_id] = warning.epoch, messages
         if warning.message not in messages and self._budget.take():
             messages.add(warning.message)
-            left_out = self._budget.told()
+            left_out = self._budget.take_left_out()
             more = f" ({left_out} more warnings about groups since the last line)" if left_out else ""
             logger.warning("group %s: %s%s", printable(warning.group_id), warning.message, more)
 

@@ -363,10 +363,12 @@ class Shard:
                 queue.extendleft(reversed(self._take(queue.popleft(), turn)))
             if len(turn.records) >= MAX_RECORDS:
                 self.intake.end_turn()
-        # Nothing else ran until here. A turn may also delete groups to make room for another one.
-        self._undurable = {command.group_id for command in turn.commands} | turn.written | {*turn.deleted}
+        # Nothing else ran until here. A turn may also delete groups to make room for another one. Those of a turn that
+        # is retried command by command stay: not all of its commands are decided.
+        outer, own = self._undurable, {command.group_id for command in turn.commands}
+        self._undurable = outer | own | turn.written | {*turn.deleted}
         await self._append(turn)
-        self._undurable = set()
+        self._undurable = outer
 
     def _take(self, command: Command, turn: Turn) -> list[Command]:
         """Admit and decide one command; return the parked requests that must be decided again after it."""

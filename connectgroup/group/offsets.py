@@ -271,7 +271,7 @@ def refused_commit(request: OffsetCommitRequest, error: GroupError, topics: Topi
 
 
 MAX_DECIDED: Final = 1_000
-"""Partitions that are decided in one step: it takes 10 ms."""
+"""Partitions that are decided in one step; deciding them takes 10 ms."""
 
 
 R = TypeVar("R", OffsetCommitRequest, TxnOffsetCommitRequest, OffsetDeleteRequest)
@@ -316,7 +316,7 @@ def _split(topics: Sequence[Any], partitions: str) -> list[tuple[Any, ...]]:
                 found.append([])
                 room = MAX_DECIDED
             taken = own[at : at + room]
-            found[-1].append(replace(topic, **{partitions: taken}))
+            found[-1].append(topic if len(taken) == len(own) else replace(topic, **{partitions: taken}))
             at += len(taken)
             room -= len(taken)
     return [tuple(each) for each in found]
@@ -518,17 +518,14 @@ def _fetched(offsets: Offsets, request: OffsetFetchRequest, topics: Topics) -> t
     if asked is None:
         asked = all_committed(offsets, request, topics)
     names = _names(topics, request.by_topic_id)
-    pending: dict[str, set[int]] = {}
-    for at, each in offsets.pending if request.require_stable else ():
-        pending.setdefault(at, set()).add(each)
+    pending = offsets.pending if request.require_stable else {}
     fetched = []
     for topic in asked:
         name = names.get(topic.topic_id, "") if request.by_topic_id else topic.name
         code = 0 if name or not request.by_topic_id else UnknownTopicId.code
-        unstable = pending.get(name, ())
         partitions = tuple(
             _nothing(each, UnstableOffsetCommit.code)
-            if each in unstable and not code
+            if (name, each) in pending and not code
             else _shown(offsets.get(name, each), each, topics, code)
             for each in topic.partition_indexes
         )

@@ -205,7 +205,8 @@ class _Server(ConfiguredServer):
         self._to_forward_bytes += size - self._to_forward.pop(relay, 0)
         if size:
             self._to_forward[relay] = size
-        while self._to_forward_bytes > MAX_TO_FORWARD_BYTES:
+        # A request alone may be larger than the limit.
+        while self._to_forward_bytes > MAX_TO_FORWARD_BYTES and len(self._to_forward) > 1:
             largest = max(self._to_forward, key=self._to_forward.__getitem__)
             self._to_forward_bytes -= self._to_forward.pop(largest)
             why = "closed: too many requests wait for a connection to the broker"

@@ -46,6 +46,11 @@ _UNTYPED: Final = re.compile(rb"^# TYPE (\S+) untyped$", re.MULTILINE)
 """Only counters whose name does not end in ``_total`` are exported without a type, see ``_family``."""
 
 
+def content_type_for(accept: str) -> str:
+    """The content type of the ``exposition`` for such a client."""
+    return choose_encoder("" if "text/plain" in accept else accept)[1]
+
+
 def exposition(accept: str) -> tuple[bytes, str]:
     """The metrics of the coordinator, the workers and the tasks of this process, and of the process itself.
 

@@ -137,14 +137,14 @@ class Acceptor:
 
 
 class Turns:
-    """Those that wait go on one by one, each in a turn of the event loop of its own."""
+    """TLS handshakes start one by one, each in a turn of the event loop of its own."""
 
     def __init__(self) -> None:
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._goes_on = False  # ``_next`` is to be called
 
     async def wait(self) -> None:
-        """Wait until those have gone on that waited before."""
+        """Wait until those have started that waited before."""
         loop = asyncio.get_running_loop()
         own: asyncio.Future[None] = loop.create_future()
         self._waiting.append(own)

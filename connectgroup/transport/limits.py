@@ -82,7 +82,7 @@ class Complaints:
         if len(self._last) > MAX_COMPLAINTS:
             del self._last[next(iter(self._last))]
         more = f" ({left_out} more since the last line)" if left_out else ""
-        if others := self._budget.told():
+        if others := self._budget.take_left_out():
             more += f" ({others} more of other peers)"
         self._logger.warning("%s: %s%s", printable(host), printable(what, limit=200), more)
 

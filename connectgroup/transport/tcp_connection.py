@@ -95,7 +95,7 @@ BEGIN_S: Final = 0.01
 many requests do not delay a heartbeat on another one."""
 
 
-class Beginning:
+class BeginBudget:
     """How long all connections of a server have begun requests in this turn of the event loop."""
 
     def __init__(self) -> None:
@@ -142,7 +142,7 @@ class Server(Protocol):
     authenticator: Authenticator | None
     large_requests: LargeRequests
     quotas: RequestQuotas
-    beginning: Beginning
+    begin_budget: BeginBudget
     on_connection_lost: Callable[[Request, str], None]
 
     @property
@@ -262,7 +262,7 @@ class Connection(asyncio.Protocol):
         """Begin requests within the limits; resume reading only when no complete frame is left."""
         sends = self._begins = not self._out  # otherwise responses are sent later in this turn of the event loop
         for begun in range(BEGUN_TOGETHER):
-            if not self._frames or not self._may_begin() or (begun and self._server.beginning.is_over()):
+            if not self._frames or not self._may_begin() or (begun and self._server.begin_budget.is_over()):
                 break
             self._begin(self._frames.popleft())
         self._begins = False

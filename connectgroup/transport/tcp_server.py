@@ -56,7 +56,7 @@ from .limits import (
     resolve,
 )
 from .quotas import RequestQuotas
-from .tcp_connection import Beginning, Connection, LargeRequests, Server
+from .tcp_connection import BeginBudget, Connection, LargeRequests, Server
 
 GROUP_KEY: Final = 0
 """FindCoordinator's key type for groups, the only supported key type."""
@@ -146,7 +146,7 @@ class TcpServer:
         self._high: set[Connection | Handshake] = set()  # those with a descriptor of at least _max_descriptor
         self._handshakes = Turns()
         self.large_requests = LargeRequests()
-        self.beginning = Beginning()
+        self.begin_budget = BeginBudget()
         self._incomplete: dict[Connection, int] = {}  # bytes of large incomplete requests, in the order of their begin
         self._incomplete_bytes = 0  # their sum
         self._unsent: UnsentResponses[Connection] = UnsentResponses(

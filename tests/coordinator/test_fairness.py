@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 
 import pytest
@@ -11,6 +11,7 @@ import pytest
 from connectgroup.coordinator import intake
 from connectgroup.coordinator.intake import MAX_IDLE, Command, FairQueue
 from connectgroup.coordinator.runtime import Coordinator
+from connectgroup.coordinator.shard import MAX_RECORDS
 from connectgroup.errors import CoordinatorLoadInProgress, GroupIdNotFound, UnknownMemberId
 from connectgroup.group.offsets import MAX_DECIDED
 from connectgroup.group.registry import ClientInfo, RequestTraits
@@ -43,6 +44,7 @@ from connectgroup.protocol.messages.offsets import (
     TopicToDelete,
     TopicToFetch,
 )
+from connectgroup.protocol.records.connect import Record
 
 from .builders import GROUP, FaultyLog, add, ask, beat, change, serving, tick
 
@@ -148,8 +150,11 @@ def test_queue_forgets_those_that_have_gone() -> None:
 
 @pytest.fixture
 def short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Turns in which only a few requests are decided, so that the order of responses is that of decisions."""
+    """Turns in which only a few requests are decided, so that the order of responses is that of decisions. All cost
+    the same, also on a busy machine."""
+    charge = FairQueue.charge
     monkeypatch.setattr(intake, "MAX_INPUTS_PER_TURN", 4)
+    monkeypatch.setattr(FairQueue, "charge", lambda queue, seconds: charge(queue, 0.0))
 
 
 class Sender:
@@ -527,3 +532,28 @@ async def test_no_later_request_overtakes_a_part_of_a_commit(monkeypatch: pytest
         _, fetched = await asyncio.gather(*(coordinator.handle(each, client_host="h") for each in requests))
     assert isinstance(fetched, OffsetFetchResponse)
     assert [each.committed_offset for each in fetched.topics[0].partitions] == list(range(count))
+
+
+async def test_records_of_a_turn_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However fast they are decided: heartbeats wait for the append."""
+    monkeypatch.setattr(intake, "MAX_TURN_S", 60.0)
+    log, sizes = FaultyLog(), list[int]()
+
+    def note(records: Sequence[Record]) -> bool:
+        sizes.append(len(records))
+        return False
+
+    log.refuses = note
+    commits = tuple(
+        [PartitionCommit(partition_index=n, committed_offset=n, committed_metadata="") for n in range(1_000)]
+    )
+    async with serving(log) as coordinator:
+        sender = Sender(coordinator)
+        for n in range(3 * MAX_RECORDS // 1_000):
+            commit = OffsetCommitRequest(
+                group_id=f"g{n}", member_id="", topics=(TopicCommit(name="t", partitions=commits),)
+            )
+            sender.send("commits", commit)
+        await sender.all()
+    assert sender.codes == [0] * len(sender.codes)
+    assert MAX_RECORDS <= max(sizes) <= MAX_RECORDS + 1_100

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from starlette.concurrency import run_in_threadpool
@@ -54,11 +55,12 @@ async def openapi(request: Request) -> Response:
 async def metrics(request: Request) -> Response:
     """Metrics of the coordinator, the workers and the tasks of this process, for Prometheus."""
     try:
-        from ..metrics import exposition
+        from ..metrics import content_type_for, exposition
     except ModuleNotFoundError as error:
         raise RestError(501, f"/metrics requires {error.name}; allowed: pip install 'connectgroup[rest]'") from error
     accept = request.headers.get("accept", "")
-    text, content_type = await request.app.state.scrapes.of(exposition, accept if "openmetrics" in accept else "")
+    make = partial(exposition, accept)
+    text, content_type = await request.app.state.scrapes.of(make, content_type_for(accept))
     return Response(text, headers={"Content-Type": content_type})
 
 
@@ -73,18 +75,18 @@ class Scrapes:
         self._turn = asyncio.Lock()
         self._next: dict[str, asyncio.Task[tuple[bytes, str]]] = {}  # those that have not begun; ``_make`` removes
 
-    async def of(self, exposition: Callable[[str], tuple[bytes, str]], accept: str) -> tuple[bytes, str]:
-        """The result of a call of ``exposition``, with ``accept``, that begins now or later."""
-        task = self._next.get(accept)
+    async def of(self, make: Callable[[], tuple[bytes, str]], content_type: str) -> tuple[bytes, str]:
+        """The result of a call of ``make`` for this content type that begins now or later."""
+        task = self._next.get(content_type)
         if task is None:
-            task = self._next[accept] = asyncio.create_task(self._make(exposition, accept), name="metrics")
+            task = self._next[content_type] = asyncio.create_task(self._make(make, content_type), name="metrics")
             task.add_done_callback(lambda done: done.cancelled() or done.exception())  # all its clients may have gone
         return await asyncio.shield(task)
 
-    async def _make(self, exposition: Callable[[str], tuple[bytes, str]], accept: str) -> tuple[bytes, str]:
+    async def _make(self, make: Callable[[], tuple[bytes, str]], content_type: str) -> tuple[bytes, str]:
         async with self._turn:
-            del self._next[accept]
-            return await run_in_threadpool(exposition, accept)
+            del self._next[content_type]
+            return await run_in_threadpool(make)
 
 
 METRICS: Final = Operation("GET", "/metrics", metrics, EVERYTHING, response=TEXT, media_type="text/plain")
