@@ -175,16 +175,24 @@ def read_columns(columns: Columns, *, is_tolerant: bool, has_places: bool) -> Co
     return (*columns, *(Column(name, "STRING") for name in names))
 
 
-def check_reserved(columns: Columns) -> None:
-    """Check that no column of a source whose errors are tolerated has the name of that of places or of errors.
+def check_reserved(columns: Columns, *, is_tolerant: bool = False, stage: str = "source") -> None:
+    """Check that no column has the name of the mark of records with a value or, of a source whose errors are tolerated,
+    that of places or of errors.
+
+    Args:
+        stage: what makes the columns, for the error: the source or the transforms.
 
     Raises:
         ConfigError: one has.
     """
     for column in columns:
-        if column.name.lower() in (ERROR_COLUMN, PLACE_COLUMN):
+        allowed, name = "", column.name.lower()
+        if name == HAS_VALUE_COLUMN:
+            allowed = f"names other than {HAS_VALUE_COLUMN}"
+        elif is_tolerant and name in (ERROR_COLUMN, PLACE_COLUMN):
             allowed = f"names other than {ERROR_COLUMN} and {PLACE_COLUMN} with errors.tolerance=all"
-            raise ConfigError("source: a column", column.name, allowed)
+        if allowed:
+            raise ConfigError(f"{stage}: a column", column.name, allowed)
 
 
 def error_text(*, place: str, reason: str, record: str) -> str:

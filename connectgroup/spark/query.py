@@ -184,7 +184,7 @@ class SparkTask(Task):
         unit = self._context.unit
         source = self._pipeline.source().with_committed(self._pipeline.committed(unit.connector))
         if self._pipeline.dead_letters:
-            check_reserved(source.columns)
+            check_reserved(source.columns, is_tolerant=True)
         chain = self._pipeline.chain(source)
         session = self._open_session(self._pipeline.starts_without_spark)
         try:

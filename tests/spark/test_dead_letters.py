@@ -321,6 +321,20 @@ def test_column_with_a_name_of_dead_letters_is_an_error_if_errors_are_tolerated(
         bench.start(1, **settings)  # type: ignore[arg-type]
 
 
+def test_column_with_the_name_of_the_mark_of_values_is_an_error(spark: None) -> None:
+    """A column of the source, or of a transform."""
+    from connectgroup.spark.session import spark_session
+    from connectgroup.spark.transforms.chain import columns_after
+
+    columns = from_ddl("a INT, Connectgroup_Has_Value INT")
+    with pytest.raises(ConfigError, match="source: a column: got 'Connectgroup_Has_Value'; allowed: names other than"):
+        columns_after((), columns, None, frozenset())
+    config = {"transforms": "q", "transforms.q.type": "sql"}
+    config["transforms.q.query"] = "SELECT a AS connectgroup_has_value FROM batch"
+    with pytest.raises(ConfigError, match="transforms: a column: got 'connectgroup_has_value'; allowed: names other"):
+        columns_after(parse_chain(config, frozenset()), from_ddl("a INT"), spark_session(), frozenset())
+
+
 def test_logged_dead_letters_are_limited_and_contain_the_record_on_request(caplog: pytest.LogCaptureFixture) -> None:
     letters = [{"stage": "source", "place": f"f, line {n}", "reason": "r", "record": f"x\n{n}"} for n in range(103)]
     log_dead_letters("c-0", letters, include_messages=True)

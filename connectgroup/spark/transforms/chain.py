@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from ...dataplane.columns import Column, Columns, to_ddl
+from ...dataplane.dead_letters import check_reserved
 from ...dataplane.transform import Predicate, RowTransform, Transform
 from ...errors import ConfigError
 from ...protocol.units import printable
@@ -71,8 +72,10 @@ def columns_after(chain: Chain, columns: Columns, session: SparkSession | None, 
         metadata: the columns of the source that are record metadata; those that the steps add are, too.
 
     Raises:
-        ConfigError: a setting does not fit the columns, or a column has a type that sinks do not store.
+        ConfigError: a setting does not fit the columns, or a column has a type that sinks do not store or a reserved
+            name.
     """
+    check_reserved(columns)
     names = metadata.union(*(step.transform.adds_metadata for step in chain))
     if not chain:
         return tuple(replace(column, metadata=column.name in names) for column in columns)
@@ -80,7 +83,9 @@ def columns_after(chain: Chain, columns: Columns, session: SparkSession | None, 
     # A session of its own: the view of an sql step is visible in the whole session.
     empty = own_session(session).createDataFrame([], to_ddl(columns))
     fields = apply_chain(chain, empty).schema.fields
-    return tuple(Column(field.name, type_of(field, "transforms"), metadata=field.name in names) for field in fields)
+    found = tuple(Column(field.name, type_of(field, "transforms"), metadata=field.name in names) for field in fields)
+    check_reserved(found, stage="transforms")
+    return found
 
 
 def type_of(field: T.StructField, setting: str) -> str:
