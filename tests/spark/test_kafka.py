@@ -723,16 +723,34 @@ def test_fields_of_a_record_that_are_named_like_metadata_are_fields_of_the_value
     assert (key, json.loads(text)) == ("k", value)
 
 
+def test_key_and_topic_that_a_transform_makes_beside_fields_of_the_schema_are_the_records_own(
+    kafka: str, table: Bench
+) -> None:
+    """And a field of the schema stays one."""
+    origin, target, other = (f"t{uuid.uuid4().hex}" for _ in range(3))
+    for name in (origin, target, other):
+        make_topic(kafka, name, 1)
+    produce(kafka, origin, [(0, "k", '{"id":7,"offset":9}')])
+    more = {"source_bootstrap_servers": kafka, "source_topics": origin, "source_schema": "id INT, offset BIGINT"}
+    more |= {"transforms": "q", "transforms_q_type": "sql"}
+    more |= {"transforms_q_query": f"SELECT *, id AS key, '{other}' AS topic, 'mine' AS timestamp_type FROM batch"}
+    run = _to_kafka(table, kafka, target, source="kafka", **more)
+    run.wait(lambda: sum(run.rows) == 1)
+    assert committed(kafka, target) == []
+    assert committed(kafka, other) == [("7", '{"id":7,"offset":9,"timestamp_type":"mine"}')]
+
+
 def test_setting_makes_columns_the_records_own(kafka: str, table: Bench) -> None:
     name = f"t{uuid.uuid4().hex}"
     make_topic(kafka, name, 1)
-    (table.input / "one.csv").write_text("id,key,timestamp,offset\n1,k,2024-02-29T12:30:01.500Z,7\n")
+    row = "1,k,2024-02-29T12:30:01.500Z,7,LogAppendTime"
+    (table.input / "one.csv").write_text(f"id,key,timestamp,offset,timestamp_type\n{row}\n")
     run = _to_kafka(
         table,
         kafka,
         name,
-        source_schema="id INT, key STRING, timestamp TIMESTAMP, offset BIGINT",
-        sink_metadata="key, timestamp",
+        source_schema="id INT, key STRING, timestamp TIMESTAMP, offset BIGINT, timestamp_type STRING",
+        sink_metadata="key, timestamp, timestamp_type",
     )
     run.wait(lambda: sum(run.rows) == 1)
     ((key, value),) = committed(kafka, name)
@@ -750,7 +768,8 @@ def test_record_of_another_topic_keeps_its_timestamp_key_headers_and_value(kafka
     for at in (1, 1_000_000_000_123, 1_700_000_000_000):
         producer.produce(origin, f"v{at}", "k", timestamp=at)
     assert producer.flush(30) == 0
-    more = {"source_bootstrap_servers": kafka, "source_topics": origin, "source_metadata": "key, timestamp"}
+    more = {"source_bootstrap_servers": kafka, "source_topics": origin}
+    more |= {"source_metadata": "key, timestamp, timestamp_type"}
     run = _to_kafka(table, kafka, target, source="kafka", **more)
     run.wait(lambda: sum(run.rows) == 3)
     assert times(kafka, target) == times(kafka, origin) == [1, 1_000_000_000_123, 1_700_000_000_000]

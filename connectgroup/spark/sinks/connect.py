@@ -120,7 +120,8 @@ class ConnectSink(DeadLetterSink):
         """
         found = {column.name: column.type for column in columns}
         if any(found.get(name) != kind for name, kind in {**_COLUMNS, "value": "BINARY"}.items()):
-            allowed = "kafka, with source.metadata key,topic,partition,offset,timestamp,headers and ByteArrayConverter"
+            names = "key,topic,partition,offset,timestamp,timestamp_type,headers"
+            allowed = f"kafka, with source.metadata {names} and ByteArrayConverter"
             raise ConfigError("source", ", ".join(found), allowed)
         self._settings, self._transforms = settings, transforms
         # A plug-in may write what it gets at once in one request.

@@ -43,8 +43,9 @@ if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message, Producer
 
 _HEADERS: Final = re.compile(r"MAP<|ARRAY<STRUCT<(?=.*\bkey:)(?=.*\bvalue:)", re.IGNORECASE)
-METADATA: Final = ("key", "topic", "partition", "offset", "timestamp", "headers")
-"""Columns that may be the record's own and no fields of its value. Partition and offset are those of another topic."""
+METADATA: Final = ("key", "topic", "partition", "offset", "timestamp", "timestamp_type", "headers")
+"""Columns that may be the record's own and no fields of its value. Partition and offset are those of another topic, and
+the type of timestamps is that of a topic."""
 MAX_LETTER: Final = 500_000
 """Bytes of a record in the JSON of a dead letter, of each other field a fifth: a record that is too large for its topic
 is too large for this one, too."""
@@ -77,9 +78,9 @@ class KafkaSinkSettings(ConverterSettings):
         str | None,
         Field(
             description="columns that are the record's own and no fields of its value: key, topic, timestamp, headers"
-            " are written; partition (see sink.keep.partitions) and offset are left out. By default those that the"
-            " source kafka reads, and those that transforms make (ValueToKey, RegexRouter); empty: every column is a"
-            " field"
+            " are written; partition (see sink.keep.partitions), offset and timestamp_type are left out. By default"
+            " those that the source kafka reads, and those that transforms make (ValueToKey, RegexRouter; behind the"
+            " source kafka also sql and ReplaceField), but no fields of source.schema; empty: every column is a field"
         ),
     ] = None
     keep_partitions: Annotated[

@@ -193,8 +193,9 @@ class KafkaSource(Source):
         self._first_counts: dict[str, int] = {}
         self._is_tolerant = self._has_marks = False
         self.columns = _columns(settings)
-        # A field of the value may have the name of another one.
-        self.metadata = frozenset(_metadata(settings))
+        # A field of the value may have the name of record metadata; a transform makes some under the other names.
+        fields = {column.name for column in _fields(settings)}
+        self.metadata = frozenset({*_METADATA, _HEADERS, *_metadata(settings)}) - fields
 
     def with_committed(self, committed: CommittedPositions) -> KafkaSource:
         if self._settings.starting_offsets == "latest":
