@@ -121,15 +121,16 @@ class KafkaSinkSettings(ConverterSettings):
 class KafkaSink(DeadLetterSink):
     """Writes each row as a record, in transactions that contain the offsets. The record's value is a JSON object of all
     columns, or a single column ``value`` as it is; the columns of ``sink.metadata`` are the record's key, topic,
-    timestamp and headers instead. A row with a key whose fields are all null is a record without a value (a tombstone),
-    but not if it comes from a record of Kafka that has a value, as ``{}``, by way of the transforms of this package
-    without ``sql``. A record from Kafka keeps its timestamp, unless the topic has its own (``message.timestamp.type``);
-    of other times, a fraction of a millisecond is cut off. Numbers that JSON does not have are the texts NaN, Infinity
-    and -Infinity. A value that its field in an Avro schema would change (2147483648 as an int, a fraction of a
-    millisecond, null without a union) is an error or, with ``errors.tolerance=all``, a dead letter; so is a timestamp
-    with such a fraction with JsonConverter, which writes its milliseconds. The key chooses the partition as in Kafka's
-    Java clients (``partitioner`` in ``sink.client``: another way). A connector that would write to a topic that it
-    reads, on the same cluster, is rejected.
+    timestamp and headers instead. A row with a key whose fields are all null is a record without a value (a tombstone).
+    From the source ``kafka`` with fields of the value (``source.schema``, or Avro) and without ``sql`` or transforms of
+    other packages, a record whose fields are all null is a tombstone only if it was one, with or without a key, as in
+    Kafka Connect; ``{}`` stays a value. A record from Kafka keeps its timestamp, unless the topic has its own
+    (``message.timestamp.type``); of other times, a fraction of a millisecond is cut off. Numbers that JSON does not
+    have are the texts NaN, Infinity and -Infinity. A value that its field in an Avro schema would change (2147483648 as
+    an int, a fraction of a millisecond, null without a union) is an error or, with ``errors.tolerance=all``, a dead
+    letter; so is a timestamp with such a fraction with JsonConverter, which writes its milliseconds. The key chooses
+    the partition as in Kafka's Java clients (``partitioner`` in ``sink.client``: another way). A connector that would
+    write to a topic that it reads, on the same cluster, is rejected.
 
     The columns of ``sink.metadata`` are the record's own: a key that is a struct is written as JSON, ``timestamp`` is
     the record's time, ``headers`` is an array of structs of key and value, or a map. If the only other column is

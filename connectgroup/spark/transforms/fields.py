@@ -54,7 +54,8 @@ class InsertFieldSettings(PluginSettings):
 
 class InsertField(RowTransform):
     """Adds record metadata or a constant text as fields. A field that the rows have already is an error. From a topic
-    to a topic, a record without a value (a tombstone) stays one, as in Kafka Connect.
+    to a topic, with ``source.schema`` and without ``sql`` or transforms of other packages, a record without a value (a
+    tombstone) stays one, as in Kafka Connect; otherwise it becomes an object with the field.
 
     Topic, partition, offset and timestamp come from the columns of these names, which Kafka records have.
     """
@@ -273,8 +274,9 @@ class ValueToKeySettings(PluginSettings):
 
 
 class ValueToKey(RowTransform):
-    """Sets the record's key, the column ``key``, to a struct of fields of the value. From a topic to a topic, a record
-    without a value (a tombstone) is an error, as in Kafka Connect: its key would be one of nulls.
+    """Sets the record's key, the column ``key``, to a struct of fields of the value. From a topic to a topic, with
+    ``source.schema`` and without ``sql`` or transforms of other packages, a record without a value (a tombstone) is an
+    error, as in Kafka Connect: its key would be one of nulls.
     """
 
     Settings = ValueToKeySettings

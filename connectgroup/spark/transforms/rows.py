@@ -110,8 +110,9 @@ class RecordIsTombstoneSettings(PluginSettings):
 
 
 class RecordIsTombstone(Predicate):
-    """True for records without a value: every column that is not record metadata is null. From a topic to a topic, a
-    value whose fields are null or missing is a value.
+    """True for records without a value: every column that is not record metadata is null. From a topic to a topic, with
+    ``source.schema`` and without ``sql`` or transforms of other packages, a value whose fields are null or missing is a
+    value.
     """
 
     Settings = RecordIsTombstoneSettings
