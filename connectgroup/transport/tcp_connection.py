@@ -660,39 +660,52 @@ def decoded(data: bytes) -> Decoded:
 
 
 class LargeRequests:
-    """The large requests of one server that are to be decoded, in the order of their arrival."""
+    """The large requests of one server that are to be decoded. Users take turns, so that none delays the heartbeats of
+    another; those of one user are decoded in the order of their arrival."""
 
     def __init__(self) -> None:
-        self._waiting: dict[object, tuple[bytes, Callable[[Decoded], None], Prepare | None]] = {}  # by connection
+        # By user, in the order of their turns, and by connection.
+        self._waiting: dict[str, dict[Connection, tuple[bytes, Callable[[Decoded], None], Prepare | None]]] = {}
         self._task: asyncio.Task[None] | None = None  # decodes them, while there are any
 
     def decode(
-        self, connection: object, data: bytes, then: Callable[[Decoded], None], prepare: Prepare | None = None
+        self, connection: Connection, data: bytes, then: Callable[[Decoded], None], prepare: Prepare | None = None
     ) -> None:
         """Decode a request of a connection that has none here; ``then`` is called with it, in a later turn of the loop.
 
         ``then`` must not raise. ``prepare`` is called before it, in the thread, if the request is decoded in one.
         """
-        self._waiting[connection] = data, then, prepare
+        self._waiting.setdefault(connection.principal, {})[connection] = data, then, prepare
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run(), name="decoding large requests")
 
-    def forget(self, connection: object) -> None:
+    def forget(self, connection: Connection) -> None:
         """A connection is lost: its request is not decoded any more."""
-        self._waiting.pop(connection, None)
+        own = self._waiting.get(connection.principal, {})
+        own.pop(connection, None)
+        if not own:
+            self._waiting.pop(connection.principal, None)
 
     async def _run(self) -> None:
         clock = asyncio.get_running_loop().time
         began_s = clock()
         try:
             while self._waiting:
-                data, then, prepare = self._waiting.pop(next(iter(self._waiting)))
+                data, then, prepare = self._take()
                 then(await _decoded_in_thread(data, prepare) if len(data) > IN_THREAD_BYTES else decoded(data))
                 if clock() - began_s > MAX_TOGETHER_S:
                     await asyncio.sleep(0)
                     began_s = clock()
         finally:
             self._task = None
+
+    def _take(self) -> tuple[bytes, Callable[[Decoded], None], Prepare | None]:
+        principal = next(iter(self._waiting))
+        own = self._waiting.pop(principal)
+        taken = own.pop(next(iter(own)))
+        if own:
+            self._waiting[principal] = own  # it has its next turn after all others
+        return taken
 
 
 async def _decoded_in_thread(data: bytes, prepare: Prepare | None) -> Decoded:

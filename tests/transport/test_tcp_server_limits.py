@@ -524,3 +524,25 @@ async def test_large_requests_of_lost_connections_are_dropped() -> None:
         good.send(large("large", 20_000), correlation_id=2)
         assert (await good.receive(HEARTBEAT))[0] == 2
         good.close()
+
+
+@dataclass(eq=False)
+class Of:
+    """A connection of a user."""
+
+    principal: str
+
+
+@pytest.mark.asyncio
+async def test_users_take_turns_with_their_large_requests() -> None:
+    """One may have a thousand connections, on each of which such a request takes a millisecond or more."""
+    decoded, large, all_decoded = list[str](), tcp_connection.LargeRequests(), asyncio.Event()
+    lost = Of("alice")
+    for user in [*["mallory"] * 20, "alice", "alice"]:
+        large.decode(Of(user), b"", lambda _, user=user: decoded.append(user))  # type: ignore[arg-type, misc]
+    large.decode(lost, b"", lambda _: decoded.append("lost"))  # type: ignore[arg-type]
+    large.forget(lost)  # type: ignore[arg-type]
+    large.decode(Of("mallory"), b"", lambda _: all_decoded.set())  # type: ignore[arg-type]
+    await all_decoded.wait()
+    assert decoded[:5] == ["mallory", "alice", "mallory", "alice", "mallory"]
+    assert "lost" not in decoded
