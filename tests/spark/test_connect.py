@@ -169,6 +169,7 @@ def test_files_are_read_and_transformed_on_the_server_and_bad_lines_are_dead_let
             "functions of Spark",
         ),
         ("SELECT a, xpath_string('<!DOCTYPE a SYSTEM \"{url}\"><a>1</a>', 'a') AS b FROM batch", "functions of Spark"),
+        ("SELECT a, b AS user, upper(user) AS u FROM batch", "an expression with user'"),
         ("SELECT a, x AS b FROM batch, global_temp.of_another_client", "the view batch"),
         ("SELECT a, (SELECT max(x) FROM global_temp.of_another_client) AS b FROM batch", "the view batch"),
     ],
@@ -211,7 +212,7 @@ def test_rows_of_an_iterator_are_transformed_on_the_server(bench: Bench, monkeyp
         "connectgroup.connectors.pipeline.load_source_class", lambda name: Lines if name == "lines" else load(name)
     )
     (bench.input / "one.jsonl").write_text("".join(f'{{"a": {n}, "b": "x"}}\n' for n in range(20)))
-    query = "SELECT a, upper(b) AS b FROM batch"
+    query = "SELECT a, upper(user) AS b FROM (SELECT a, b user FROM batch)"
     path = str(bench.input)
     run = bench.start(
         1, source="lines", source_path=path, transforms="t", transforms_t_type="sql", transforms_t_query=query

@@ -125,8 +125,51 @@ def test_column_that_has_the_name_of_a_function_for_the_user_is_read(frame: Any)
     assert Filter(FilterSettings(condition="user = 'ann'"), PLACE).apply(users).collect() == []
     query = "SELECT q.user FROM (SELECT id AS user FROM batch) AS q"
     assert Sql(SqlSettings(query=query), PLACE).apply(frame).columns == ["user"]
-    with pytest.raises(ConfigError, match=r"an expression with user'; allowed: .*: q\.user"):
-        Sql(SqlSettings(query="SELECT user FROM (SELECT id AS a FROM batch)"), PLACE).apply(frame)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT id AS user FROM batch ORDER BY user",
+        "SELECT id user, current_timestamp() AS now FROM batch ORDER BY User",
+        "SELECT user FROM (SELECT id AS user FROM batch)",
+        "SELECT transform(tags, user -> upper(user)) AS t FROM batch",
+        "SELECT user.id FROM batch user JOIN (SELECT id AS user FROM batch) q ON q.user = user.id",
+        "SELECT user FROM (SELECT id AS user FROM batch) JOIN (SELECT id AS user FROM batch) USING (user)",
+    ],
+)
+def test_name_of_a_function_for_the_user_may_be_that_of_an_alias(frame: Any, query: str) -> None:
+    Sql(SqlSettings(query=query), PLACE).apply(frame)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT user FROM (SELECT id AS a FROM batch)",
+        "SELECT user, id AS user FROM batch",
+        "SELECT id AS user, upper(user) AS u FROM batch",
+        "SELECT id AS user FROM batch WHERE user = 'root'",
+        "SELECT id FROM batch WHERE EXISTS (SELECT session_user FROM batch)",
+        "SELECT id FROM batch WHERE id IN (SELECT current_user)",
+        "SELECT transform(tags, x -> user) FROM batch",
+        "SELECT * FROM VALUES (user)",
+        "WITH t AS (SELECT user AS a FROM batch) SELECT a FROM t",
+        "SELECT count(*) FROM batch GROUP BY user",
+    ],
+)
+def test_name_that_is_a_column_elsewhere_in_a_query_names_no_user(frame: Any, query: str) -> None:
+    """Only where no column has the name, Spark calls the function."""
+    with pytest.raises(
+        ConfigError, match=r"an expression with (\w+)'; allowed: .* column as q\.\1, or under another alias"
+    ):
+        Sql(SqlSettings(query=query), PLACE).apply(frame)
+
+
+def test_column_of_the_rows_is_none_of_a_subquery(frame: Any) -> None:
+    users = frame.sparkSession.newSession().createDataFrame([("ann",)], "user STRING")
+    users.createOrReplaceTempView("batch")
+    with pytest.raises(ConfigError, match="an expression with user'"):
+        Sql(SqlSettings(query="SELECT user FROM (SELECT 1 AS a FROM batch)"), PLACE).apply(users)
 
 
 def test_functions_on_the_list_are_functions_of_spark_that_do_not_change_their_result(frame: Any) -> None:
@@ -206,7 +249,7 @@ def test_ordinary_texts_may_be_sent_to_a_server() -> None:
     assert {text for text in failed if "/*" not in text} == set()
 
 
-def test_text_for_a_server_that_may_name_the_user_is_compared_with_the_columns() -> None:
+def test_names_in_a_text_for_a_server_that_may_be_functions_for_the_user_are_found() -> None:
     names = expressions._read("`Current_User` = 1 OR session_user = a.user OR b = user")
     assert names == {"current_user", "session_user", "user"}
     assert expressions._read("SELECT a AS user, user.b, `user`.c, 'user' FROM batch AS user") == frozenset()

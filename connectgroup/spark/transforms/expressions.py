@@ -123,35 +123,62 @@ class _Reporting:
 
 
 def _require(frame: DataFrame, text: str, place: Place, setting: str, *, is_query: bool) -> None:
+    from pyspark.sql import functions as F
+
     session = frame.sparkSession
     with _Reporting(f"{place.prefix}{setting}"):
-        if not is_remote(session):
+        if is_remote(session):
+            users = _read(text)
+            if is_query:
+                # In parentheses, every statement but a query is an error of syntax. Nothing is computed.
+                _ = session.sql(f"SELECT * FROM (\n{text}\n)").columns
+        else:
             refused, users = _refused_part(text, is_query, session)
             if refused is not None:
                 raise _Refused(*refused)
-            _check_users(users, frame)
-            return
-        _check_users(_read(text), frame)
-        if is_query:
-            # In parentheses, every statement but a query is an error of syntax. Nothing is computed.
-            _ = session.sql(f"SELECT * FROM (\n{text}\n)").columns
+        if users and _names_user(session.sql(text) if is_query else frame.select(F.expr(text))):
+            name = min(users)
+            allowed = f"columns and functions that do not name the user; a column as q.{name}, or under another alias"
+            raise _Refused(name, allowed)
 
 
-def _check_users(names: frozenset[str], frame: DataFrame) -> None:
-    """Check names that are columns, or else functions that Spark calls without parentheses and that name the user.
+def _names_user(frame: DataFrame) -> bool:
+    """Whether rows are computed from the name of the user. Spark calls a function for it, without parentheses, where no
+    column has the function's name; which columns a place of a text has, only Spark knows.
 
     Raises:
-        _Refused: one is no column of the rows.
+        AnalysisException: the plan cannot be analyzed.
     """
-    known = {column.lower() for column in frame.columns} if names else set()
-    for name in sorted(names - known):
-        allowed = f"columns and functions that do not name the user; for a column of a subquery, its name: q.{name}"
-        raise _Refused(name, allowed)
+    if is_remote(frame.sparkSession):
+        return "current_user()" in _explained(frame)
+    from py4j.java_gateway import is_instance_of  # type: ignore[import-untyped]
+
+    gateway: Any = frame.sparkSession.sparkContext._gateway
+    catalyst = gateway.jvm.org.apache.spark.sql.catalyst
+    plan = frame._jdf.queryExecution().analyzed()
+    # Functions of the time have this pattern, too.
+    if not plan.containsPattern(catalyst.trees.TreePattern.CURRENT_LIKE()):
+        return False
+    left = [plan]
+    while left:
+        node = left.pop()
+        if str(node.getClass().getSimpleName()) == "CurrentUser":
+            return True
+        parts = [node.children()]
+        if is_instance_of(gateway, node, f"{_CATALYST}plans.logical.LogicalPlan"):
+            parts.append(node.expressions())
+        elif is_instance_of(gateway, node, f"{_CATALYST}expressions.SubqueryExpression"):
+            left.append(node.plan())
+        for each in parts:
+            found = each.iterator()
+            while found.hasNext():
+                left.append(found.next())
+    return False
 
 
 @lru_cache(maxsize=256)
 def _refused_part(text: str, is_query: bool, session: SparkSession) -> tuple[tuple[str, str] | None, frozenset[str]]:
-    """Parse a text; each batch asks again. Returns what ``_Refused`` has, and the names for ``_check_users``.
+    """Parse a text; each batch asks again. Returns what ``_Refused`` has, and what ``_check`` returns.
 
     Raises:
         ParseException: it is no query or no expression.
@@ -165,12 +192,12 @@ def _refused_part(text: str, is_query: bool, session: SparkSession) -> tuple[tup
 
 
 def _check(root: Any, session: SparkSession) -> frozenset[str]:
-    """Check each node of what Spark's parser returned; return the names for ``_check_users``.
+    """Check each node of what Spark's parser returned; return the names that may be functions for the user.
 
     Raises:
         _Refused: one is not on the list.
     """
-    from py4j.java_gateway import JavaObject, is_instance_of  # type: ignore[import-untyped]
+    from py4j.java_gateway import JavaObject, is_instance_of
 
     gateway: Any = session.sparkContext._gateway
     left: list[tuple[Any, frozenset[str]]] = [(root, frozenset((_VIEW,)))]
@@ -190,7 +217,9 @@ def _check(root: Any, session: SparkSession) -> frozenset[str]:
             if name not in NODES:
                 raise _Refused(name, "Spark SQL that computes from the rows of a batch, without this part")
             _check_name(name, node, tables)
-            if name == "UnresolvedAttribute" and len(words := _texts(node.nameParts())) == 1:
+            # In a lambda, the parser makes a variable of each name.
+            is_name = name in ("UnresolvedAttribute", "UnresolvedNamedLambdaVariable")
+            if is_name and len(words := _texts(node.nameParts())) == 1:
                 users |= _USERS & {words[0].lower()}
             parts = node.productIterator()
         elif whole.startswith(_VALUES):
@@ -268,7 +297,7 @@ class _Token(NamedTuple):
 @lru_cache(maxsize=256)
 def _read(text: str) -> frozenset[str]:
     """Check a text for a server, without a parser: each word before a parenthesis is a function on the list or a word
-    of SQL. Returns the names for ``_check_users``.
+    of SQL. Returns the names that may be functions for the user.
 
     Raises:
         _Refused: it has something else.
@@ -332,8 +361,12 @@ def _others_in(frame: DataFrame) -> set[str]:
     Raises:
         AnalysisException: the plan cannot be analyzed.
     """
-    explained: Any = frame._explain_string
-    return other_nodes(str(explained(extended=True)))
+    return other_nodes(_explained(frame))
+
+
+def _explained(frame: DataFrame) -> str:
+    explain: Any = frame._explain_string
+    return str(explain(extended=True))
 
 
 def other_nodes(plan: str) -> set[str]:
