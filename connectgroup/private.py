@@ -67,7 +67,7 @@ def make_directories(path: Path) -> None:
     """
     try:
         os.mkdir(path, 0o755)
-        os.chmod(path, stat.S_IMODE(path.stat().st_mode) | 0o700)
+        set_mode(path, stat.S_IMODE(path.stat().st_mode) | 0o700)
     except FileExistsError:
         if not path.is_dir():
             raise
@@ -76,6 +76,17 @@ def make_directories(path: Path) -> None:
             raise
         make_directories(path.parent)
         make_directories(path)
+
+
+def set_mode(path: Path, mode: int) -> None:
+    """Set the mode of a file or directory if it has another one: file systems without modes (vfat, CIFS) refuse even a
+    change that changes nothing.
+
+    Raises:
+        OSError: it cannot be set.
+    """
+    if stat.S_IMODE(path.stat().st_mode) != mode:
+        os.chmod(path, mode)
 
 
 _outer: list[str] = []
@@ -165,4 +176,4 @@ def _make(path: Path) -> None:
             os.mkdir(path, 0o700)
         except FileExistsError:
             return
-    os.chmod(path, 0o700)  # a umask may take rights of the owner
+    set_mode(path, 0o700)  # a umask may take rights of the owner

@@ -68,6 +68,22 @@ def test_no_other_user_can_write_a_directory_that_is_created_whatever_the_umask_
     assert [mode(path) & 0o722 for path in (deep, deep.parent)] == [0o700] * 2
 
 
+def test_mode_that_is_right_is_not_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """File systems without modes refuse to set one, as vfat and CIFS do."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "chmod", refuse)
+    before = os.umask(0o022)
+    try:
+        Scratch(tmp_path / "a" / "b", "w").remove()
+        make_private(tmp_path / "c" / "d", "--data")
+    finally:
+        os.umask(before)
+    assert (mode(tmp_path / "a" / "b"), mode(tmp_path / "c" / "d")) == (0o755, 0o700)
+
+
 def test_missing_directory_for_temporary_files_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a container whose file system cannot be written."""
 

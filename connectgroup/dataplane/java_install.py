@@ -24,7 +24,7 @@ from typing import Final
 from xml.etree import ElementTree
 
 from ..errors import ConfigError, PluginError
-from ..private import make_directories, temporary_directory, write_temporary
+from ..private import make_directories, set_mode, temporary_directory, write_temporary
 from ..protocol.units import printable
 from .java_plugins import JavaClass, JavaPlugin
 
@@ -209,7 +209,7 @@ def _fill(fresh: Path, jars: tuple[FetchedJar, ...], coordinates: str, target: P
     (fresh / MANIFEST).write_text(json.dumps({"plugin": coordinates, "jars": listed}, indent=1) + "\n")
     for path in fresh.iterdir():
         # Workers execute it: no other user may write it, whatever the umask is.
-        path.chmod(stat.S_IMODE(path.stat().st_mode) & ~0o022)
+        set_mode(path, stat.S_IMODE(path.stat().st_mode) & ~0o022)
     classes = JavaPlugin(fresh, tuple(sorted(fresh.glob("*.jar")))).classes()
     if not classes:
         raise PluginError(

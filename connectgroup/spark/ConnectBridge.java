@@ -934,7 +934,7 @@ public class SourceRun implements SourceTaskContext, Runnable {
       int count = threads.enumerate(found);
       List names = new ArrayList();
       for (int i = 0; i < count; i++) {
-        if (found[i] != thread) names.add(found[i].getName());
+        if (found[i] != thread && !isShared(found[i].getName())) names.add(found[i].getName());
       }
       if (names.isEmpty() || System.currentTimeMillis() >= end) {
         Collections.sort(names);
@@ -942,6 +942,11 @@ public class SourceRun implements SourceTaskContext, Runnable {
       }
       Thread.sleep(20);
     }
+  }
+
+  /** Whether a thread is one of the Java library for all: the first one to use them starts them, in its own group. */
+  private static boolean isShared(String name) {
+    return name.startsWith("ForkJoinPool.commonPool") || name.equals("CompletableFutureDelayScheduler");
   }
 
   /** Where the thread of the task is, for the error about one that does not end. */

@@ -245,6 +245,10 @@ public class TestPlugin extends SourceConnector {
             if (mode.equals("class is missing")) throw new NoClassDefFoundError("com/acme/Driver");
             if (mode.equals("exits")) System.exit(3);
             if (mode.equals("leaks threads")) {
+                // Threads that all of the process share, which are not those of the plug-in.
+                java.util.concurrent.ForkJoinPool.commonPool().submit(() -> {}).join();
+                java.util.concurrent.CompletableFuture.runAsync(() -> {}, java.util.concurrent.CompletableFuture
+                    .delayedExecutor(1, java.util.concurrent.TimeUnit.MILLISECONDS)).join();
                 for (int n = 0; n < 2; n++) {
                     Thread leaked = new Thread(Counting::blocked, "leaked " + n);
                     leaked.setDaemon(true);

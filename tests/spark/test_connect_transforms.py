@@ -260,7 +260,7 @@ def test_bytes_as_text_are_those_of_kafka_connect(spark: None, theirs: Theirs) -
             "2024-02-29 12:30:01.123456",
             datetime.datetime(2024, 2, 29, 12, 30, 1, 123_456, UTC),
         ),
-        ("yy-MM-dd", "50-02-28", datetime.datetime(2050, 2, 28, tzinfo=UTC)),
+        ("yy-MM-dd", "70-02-28", datetime.datetime(2070, 2, 28, tzinfo=UTC)),
     ],
 )
 def test_patterns_of_fractions_and_short_years_are_those_of_spark(

@@ -222,10 +222,10 @@ def test_any_bytes_make_rows_or_an_invalid_line(tmp_path: Path, form: Format) ->
 @pytest.mark.parametrize("kind", ["INT", "STRING", "DECIMAL(10,2)"])
 @pytest.mark.parametrize("brackets", ["[]", '{"x":}'])
 def test_value_of_any_depth_is_a_row_or_an_invalid_line(kind: str, brackets: str) -> None:
-    """Python parses some thousand levels; a few fewer where the calls are deeper, as they are for the error."""
+    """How many levels Python parses and writes depends on its version, and on how deep the calls are."""
     parser = LineParser(columns=from_ddl(f"a {kind}"), dialect=LineDialect("jsonl"))
     refused: dict[int, str] = {}
-    for depth in range(900, 1050):
+    for depth in (*range(900, 1_050), 1_400, 5_000, 100_000):
         value = brackets[:-1] * depth + "1.50" + brackets[-1] * depth
         line = f'{{"a":{value}}}\n'.encode()
         (rows,) = parser.rows_and_errors(line, LinePlace(path=Path("/x")))
@@ -234,7 +234,6 @@ def test_value_of_any_depth_is_a_row_or_an_invalid_line(kind: str, brackets: str
         except InvalidLine as error:
             refused[depth] = error.reason
             assert json.loads(rows["connectgroup_error"][0].as_py())["stage"] == "source"
-    assert {*range(1000, 1050)} <= refused.keys()
     assert all("; allowed: " in reason for reason in refused.values())
 
 

@@ -115,7 +115,7 @@ class TimestampConverterSettings(PluginSettings):
 class TimestampConverter(RowTransform):
     """Converts a field between text, unix time and timestamps. Times without a zone are UTC. The patterns are Spark's:
     each S is a digit of the fraction of a second (``.5`` with ``.S`` is half of one), and yy is a year from 2000 to
-    2099. Kafka Connect's reads ``.5`` as 5 milliseconds, six digits as minutes of them, and the year 50 as 1950.
+    2099. Kafka Connect's reads ``.5`` as 5 milliseconds, six digits as minutes of them, and the year 70 as 1970.
     """
 
     Settings = TimestampConverterSettings
