@@ -39,7 +39,7 @@ from connectgroup.sasl import SaslError, ScramClient, ScramServer
 from connectgroup.spark.avro import AvroCodec, columns_of as avro_columns
 from connectgroup.spark.errors import root_cause
 from connectgroup.spark.kafka_client import client_settings
-from connectgroup.spark.sinks.kafka_offsets import State, apply_record
+from connectgroup.spark.sinks.kafka_offsets import Latest
 from connectgroup.spark.sinks.tables import NUMBER
 from connectgroup.spark.sources.any_spark import SparkSourceSettings
 from connectgroup.spark.sources.catalog import is_slice_of
@@ -54,7 +54,7 @@ from connectgroup.spark.sources.dialect import (
     names_in,
     records_of,
 )
-from connectgroup.spark.sources.file_settings import FileSettings
+from connectgroup.spark.sources.file_settings import MAX_PATTERN, FileSettings
 from connectgroup.spark.sources.files import FileSource
 from connectgroup.spark.sources.identity import Identity
 from connectgroup.spark.sources.kafka import KafkaSourceSettings
@@ -189,6 +189,12 @@ def _file_settings(more: dict[str, str]) -> FileSettings:
     return FileSettings.model_validate({"path": "/", "format": "csv", **more})
 
 
+def _state_of(key: bytes, value: bytes) -> None:
+    latest = Latest("c")
+    latest.add(key, value, 0)
+    latest.state("topic")
+
+
 def _many_settings(text: str) -> dict[str, str]:
     size = len(text) // 500
     return _with_class("") | {f"source.{text[at : at + size]}{at}": "1" for at in range(0, len(text), max(1, size))}
@@ -295,11 +301,16 @@ READERS: Final[dict[str, Callable[[str], object]]] = {
     "Avro decimal": _avro({"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}),
     "plan of Spark": other_nodes,
     "query for a server": _query_for_a_server,
-    "glob of files": lambda text: is_listed("a.csv", _file_settings({"file.pattern": text}).file_pattern),
-    "encoding": lambda text: _file_settings({"encoding": text}),
+    "glob of files": lambda text: is_listed(
+        "a" * 250 + ".csv", _file_settings({"file.pattern": "*".join(text[: MAX_PATTERN // 2])}).file_pattern
+    ),
+    "long glob of files": lambda text: _file_settings({"file.pattern": text}),
+    "encoding": lambda text: _file_settings({"encoding": text[:100]}),
+    "long encoding": lambda text: _file_settings({"encoding": text}),
     "options of Spark": lambda text: SparkSourceSettings.model_validate({"format": "text", "options": text}),
     "connection string": lambda text: parse_url("url", text),
-    "record of offsets": lambda text: apply_record(State(), "c", _bytes(text), _bytes(text), "topic"),
+    "key of offsets": lambda text: _state_of(_bytes(text), b"{}"),
+    "value of offsets": lambda text: _state_of(b'["c", "slice", "a"]', _bytes(text)),
     "host of a request": authority,
     "name of a worker": file_name,
     "settings of a Kafka client": lambda text: client_settings("client", text),

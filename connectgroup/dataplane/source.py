@@ -190,6 +190,13 @@ class BatchPlanner(ABC):
         """
         return False
 
+    def check_stored(self) -> None:  # noqa: B027 (most sources have only such columns)
+        """Check that sinks store the types of all columns. Called if no transforms make others of them.
+
+        Raises:
+            ConfigError: they do not.
+        """
+
     def check_read(self, ranges: Sequence[Range]) -> None:  # noqa: B027 (most sources have nothing to check)
         """Check, after the rows of a batch were read and before they are committed, that they are those of the slices.
 

@@ -188,6 +188,8 @@ class SparkTask(Task):
         chain = self._pipeline.chain(source)
         session = self._open_session(self._pipeline.starts_without_spark)
         try:
+            if not chain:
+                source.check_stored()
             sink = self._pipeline.sink(columns_after(chain, source.columns, session, source.metadata))
         except BaseException:
             self._close_session()

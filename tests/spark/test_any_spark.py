@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
@@ -35,29 +36,69 @@ def test_metadata_from_a_sink_never_lead_out_of_the_checkpoint(tmp_path: Path, l
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
+class Texts:
+    """Files in a directory, read as text from a path; each call of ``read`` is one batch."""
+
+    def __init__(self, root: Path, path: str) -> None:
+        self.source = AnySparkSource(SparkSourceSettings(format="text", options=json.dumps({"path": path})))
+        self._checkpoint, self._batch = root / "checkpoint", itertools.count()
+
+    def read(self) -> list[str]:
+        """Return the new rows, before they would be committed."""
+        from connectgroup.spark.session import spark_session
+
+        rows: list[str] = []
+        query = self.source.stream(spark_session(), {}).writeStream.trigger(availableNow=True)
+        query = query.option("checkpointLocation", str(self._checkpoint))
+        query.foreachBatch(
+            lambda frame, _: rows.extend(row.value for row in frame.collect())
+        ).start().awaitTermination()
+        return sorted(rows)
+
+    def logged(self) -> list[str]:
+        """Return the slices to commit."""
+        return list(self.source.logged(self._checkpoint, next(self._batch)))
+
+
 def test_link_out_of_the_directory_is_an_error_before_its_rows_are_committed(spark: None, tmp_path: Path) -> None:
     """Spark follows links; who may write in an allowed directory must not read other files by them."""
-    from connectgroup.spark.session import spark_session
-
     root = tmp_path / "in put"
     root.mkdir()
     (tmp_path / "secret").write_text("canary")
     (root / "a b%.txt").write_text("row")
     (root / "link").symlink_to("a b%.txt")
-    source = AnySparkSource(SparkSourceSettings(format="text", options=json.dumps({"path": f"file:{root}"})))
-
-    def read() -> list[str]:
-        rows: list[str] = []
-        query = source.stream(spark_session(), {}).writeStream.trigger(availableNow=True)
-        query = query.option("checkpointLocation", str(tmp_path / "checkpoint"))
-        query.foreachBatch(
-            lambda frame, _: rows.extend(row.value for row in frame.collect())
-        ).start().awaitTermination()
-        return rows
-
-    assert read() == ["row", "row"]
-    assert list(source.logged(tmp_path / "checkpoint", 0)) == ["stream"]
+    texts = Texts(tmp_path, f"file:{root}")
+    assert texts.read() == ["row", "row"]
+    assert texts.logged() == ["stream"]
     (root / "other").symlink_to(tmp_path / "secret")
-    assert read() == ["canary"]
+    assert texts.read() == ["canary"]
     with pytest.raises(SourceError, match=r"other links to .*secret; allowed: links to files below .*in put$"):
-        source.logged(tmp_path / "checkpoint", 1)
+        texts.logged()
+
+
+def test_file_that_was_committed_may_be_moved_with_a_link_left(spark: None, tmp_path: Path) -> None:
+    root = tmp_path / "in"
+    root.mkdir()
+    (root / "a").write_text("first")
+    texts = Texts(tmp_path, str(root))
+    assert (texts.read(), texts.logged()) == (["first"], ["stream"])
+    (root / "a").rename(tmp_path / "archived")
+    (root / "a").symlink_to(tmp_path / "archived")
+    (root / "b").write_text("second")
+    assert (texts.read(), texts.logged()) == (["second"], ["stream"])
+
+
+def test_path_with_wildcards_that_the_operator_allows_is_read(
+    spark: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CONNECTGROUP_ALLOWED_SETTINGS", "spark.text.path")
+    for name in "abc":
+        (tmp_path / "in" / name).mkdir(parents=True)
+        (tmp_path / "in" / name / "f").write_text(name)
+    (tmp_path / "secret").write_text("canary")
+    texts = Texts(tmp_path, f"{tmp_path}/in/../in/{{a,b}}/*")
+    assert (texts.read(), texts.logged()) == (["a", "b"], ["stream"])
+    (tmp_path / "in" / "a" / "link").symlink_to(tmp_path / "secret")
+    assert texts.read() == ["canary"]
+    with pytest.raises(SourceError, match=r"link links to .*secret; allowed: links to files below .*in$"):
+        texts.logged()

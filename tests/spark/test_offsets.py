@@ -17,7 +17,7 @@ from connectgroup.dataplane.fences import TABLES, Transaction
 from connectgroup.dataplane.offset_store import OffsetStore
 from connectgroup.dataplane.ownership import Owner, Position, Range, metadata_of
 from connectgroup.protocol.units import Unit
-from connectgroup.spark.sinks.kafka_offsets import State, apply_record, slice_records
+from connectgroup.spark.sinks.kafka_offsets import Latest, State, slice_records
 from connectgroup.spark.sources.catalog import is_slice_of
 
 
@@ -441,24 +441,40 @@ def test_metadata_are_in_the_records_of_the_offsets_topic() -> None:
 
 
 def test_record_of_another_program_in_the_topic_of_offsets_stops_no_connector() -> None:
-    state = State()
+    latest = Latest("c")
     for key in b"\xff", b"[" * 100_000, b"text", b"5", b"{}", b'["c"]', b'["d", "slice", "a"]', b"1" * 5_000, None:
-        apply_record(state, "c", key, b"no JSON", "topic")
-    apply_record(state, "c", b'["c", "slice", "a"]', None, "topic")
-    assert state == State()
-    good = b'{"position": 3, "token": 1}'
-    apply_record(state, "c", b'["c", "slice", "a"]', good, "topic")
-    assert state == State(slices={"a": (3, 1)})
+        latest.add(key, b"no JSON", 0)
+    assert latest.state("topic") == State()
     for name, value in (
-        ('"a"', b"\xff"),
-        ('"a"', b"[" * 100_000),
-        ('"a"', b"5"),
-        ('"a"', b"{}"),
-        ('"a"', b'{"position": "x", "token": 1}'),
-        ('"a"', b'{"position": 1, "token": []}'),
-        ('"a"', b'{"position": 1e999, "token": 1}'),
+        ('["c", "slice", "a"]', b"\xff"),
+        ('["c", "slice", "a"]', b"[" * 100_000),
+        ('["c", "slice", "a"]', b"5"),
+        ('["c", "slice", "a"]', b"{}"),
+        ('["c", "slice", "a"]', b'{"position": "x", "token": 1}'),
+        ('["c", "slice", "a"]', b'{"position": 1, "token": []}'),
+        ('["c", "slice", "a"]', b'{"position": 1e999, "token": 1}'),
+        ('["c", "task", "one"]', b'{"token": 1}'),
     ):
-        with pytest.raises(SinkError, match=r"^topic: is no record of connector c \(\w+\); allowed: "):
-            apply_record(state, "c", f'["c", "slice", {name}]'.encode(), value, "topic")
-    with pytest.raises(SinkError):
-        apply_record(state, "c", b'["c", "task", "one"]', b'{"token": 1}', "topic")
+        latest = Latest("c")
+        latest.add(b'["c", "slice", "b"]', b'{"position": 1, "token": 1}', 6)
+        latest.add(name.encode(), value, 7)
+        with pytest.raises(SinkError) as error:
+            latest.state("topic t")
+        assert str(error.value).startswith(
+            f"topic t, offset 7: the value of the key {name} is none that the sink kafka"
+        )
+
+
+def test_later_record_of_its_key_mends_a_bad_one_in_the_topic_of_offsets() -> None:
+    """Before compaction, too: a task reads the topic from its start."""
+    key, good = b'["c", "slice", "a"]', b'{"position": 3, "token": 1}'
+    latest = Latest("c")
+    latest.add(key, b"bad", 0)
+    latest.add(key, good, 1)
+    assert latest.state("topic") == State(slices={"a": (3, 1)})
+    latest.add(key, None, 2)
+    assert latest.state("topic") == State()
+    # The source is that of the last layout, in the order of the topic.
+    for tasks, source in (1, "old"), (2, "between"), (1, "new"):
+        latest.add(f'["c", "layout", {tasks}]'.encode(), json.dumps({"token": 1, "source": source}).encode(), 3)
+    assert latest.state("topic").source == "new"

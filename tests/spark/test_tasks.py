@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import sqlite3
@@ -292,6 +293,30 @@ def test_source_of_spark_reads_only_formats_that_the_worker_allows(table: Bench)
         table.start(1, task=0, tasks=2, source="spark", source_format="rate")
     with pytest.raises(ConfigError, match=r"source\.options: got 'a text'; allowed: options of the format as a JSON"):
         table.start(1, source="spark", source_format="rate", source_options="x")
+
+
+def test_column_of_a_source_that_sinks_do_not_store_is_transformed_first(
+    table: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CONNECTGROUP_SPARK_FORMATS", "parquet")
+    session, base = spark_session(), table.config(source="spark")
+    session.sql("SELECT make_dt_interval(1) AS d").write.parquet(str(table.input / "p"))
+    session.conf.set("spark.sql.streaming.schemaInference", "true")
+
+    source = {"source": "spark", "source.format": "parquet"}
+    source["source.options"] = json.dumps({"path": str(table.input / "p")})
+    query = "SELECT extract(DAY FROM d) AS n FROM batch"
+    transforms = {"transforms": "q", "transforms.q.type": "sql", "transforms.q.query": query}
+    try:
+        monkeypatch.setattr(table, "config", lambda: base | source)
+        with pytest.raises(ConfigError, match=r"source\.format: got 'the column d INTERVAL DAY TO SECOND'; allowed: t"):
+            table.start(1)
+        monkeypatch.setattr(table, "config", lambda: base | source | transforms)
+        run = table.start(1)
+        run.wait(lambda: sum(run.rows) == 1)
+        run.task.stop()
+    finally:
+        session.conf.unset("spark.sql.streaming.schemaInference")
 
 
 @pytest.mark.parametrize(

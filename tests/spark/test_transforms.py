@@ -397,6 +397,8 @@ def test_wrong_transform_settings_are_refused_when_the_connector_is_put(settings
         ("make_interval(1)", "INTERVAL"),
         ("to_json(parse_json(b))", "STRING"),
         ("collate(b, 'UTF8_LCASE')", "STRING"),
+        ("named_struct('x', array(collate(b, 'UTF8_LCASE')))", "STRUCT<X:ARRAY<STRING>>"),
+        ("map(collate(b, 'UTF8_LCASE'), b)", "MAP<STRING,STRING>"),
         ("array(b, null)", "ARRAY<STRING>"),
     ],
 )
@@ -416,6 +418,21 @@ def test_column_of_a_type_that_sinks_do_not_store_is_refused(spark: None, expres
         assert f"transforms: got 'the column v {found}'; allowed: types that sinks store" in str(error.value)
     else:
         assert columns() == (Column("v", found),)
+
+
+def test_time_of_day_is_stored_as_text() -> None:
+    """Spark makes such columns if the operator sets ``spark.sql.timeType.enabled``."""
+    import pyarrow as pa
+    from pyspark.sql import types as T
+
+    from connectgroup.spark.sinks.tables import plain_values
+    from connectgroup.spark.transforms.chain import check_stored, type_of
+
+    check_stored([T.StructField("t", T.ArrayType(T.TimeType()))], "transforms")
+    assert type_of(T.TimeType()) == "TIME(6)"
+    times = pa.array([datetime.time(12, 30, 1, 500_000), None], pa.time64("ns"))
+    rows = pa.table({"t": times, "a": pa.array([[None], None], pa.list_(pa.time64("ns")))})
+    assert plain_values(rows).to_pylist() == [{"t": "12:30:01.500000", "a": "[null]"}, {"t": None, "a": None}]
 
 
 def test_a_column_that_does_not_exist_is_refused_when_the_task_starts(table: Bench) -> None:

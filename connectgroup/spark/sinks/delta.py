@@ -267,7 +267,7 @@ def _cast(values: pa.ChunkedArray, kind: pa.DataType, name: str, table: DeltaTab
 def _values_of(kind: pa.DataType) -> str:
     """What is allowed in a column. A table has the types of the ``source.schema`` that it was made for, also after that
     was corrected."""
-    return f"values of the type {kind}; for others, another sink.path, or the table deleted"
+    return f"values of the type {kind}; for others, another sink.path, or the table deleted: all rows are read again"
 
 
 _HIVE_NULL: Final = "__HIVE_DEFAULT_PARTITION__"

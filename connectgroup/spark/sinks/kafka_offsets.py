@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ...dataplane.errors import SinkError, TaskFenced
 from ...dataplane.ownership import EPOCH_BITS, Owner, Position, Range, metadata_of
+from ...protocol.units import printable
 from ..kafka_client import admin
 
 if TYPE_CHECKING:
@@ -176,9 +177,9 @@ class OffsetsTopic:
         from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
         end = self._end()
-        state = State()
+        latest = Latest(connector)
         if end == 0:
-            return state
+            return latest.state(self.where)
         consumer = Consumer(
             {
                 **self._client,
@@ -205,14 +206,14 @@ class OffsetsTopic:
                     at = message.offset() or 0
                     # While other tasks commit all the time, librdkafka reports no end of the partition.
                     if at >= end:
-                        return state
-                    apply_record(state, connector, message.key(), message.value(), f"{self.where}, offset {at}")
+                        return latest.state(self.where)
+                    latest.add(message.key(), message.value(), at)
                     if at == end - 1:
-                        return state
+                        return latest.state(self.where)
                 elif error.code() != KafkaError._PARTITION_EOF:
                     raise KafkaException(error)
                 elif (message.offset() or 0) >= end:
-                    return state
+                    return latest.state(self.where)
         finally:
             consumer.close()
         raise SinkError(f"{self.where}: not read to its end within {_READ_TIMEOUT_S:g} s; allowed: short transactions")
@@ -240,28 +241,50 @@ class OffsetsTopic:
             del self._admin
 
 
-def apply_record(state: State, connector: str, key: bytes | None, value: bytes | None, where: str) -> None:
-    """Apply a record of the topic to the state of a connector; those of other connectors and programs change nothing.
-
-    Args:
-        where: the place of the record, for the error.
-
-    Raises:
-        SinkError: it has the connector's name, and is none that a sink has written.
+class Latest:
+    """The last record of each key of a connector, in the order of their offsets: what a compacted topic keeps. So a
+    later record of its key mends a bad one, before compaction, too. Records of other connectors and programs are none.
     """
-    try:
-        parts = json.loads(key or b"[]")
-    except (ValueError, RecursionError):
-        return
-    if not isinstance(parts, list) or len(parts) != 3 or parts[0] != connector or value is None:
-        return
-    try:
-        state.apply(parts[1], parts[2], json.loads(value))
-    except (ValueError, RecursionError, LookupError, TypeError, AttributeError, OverflowError) as error:
-        raise SinkError(
-            f"{where}: is no record of connector {connector} ({type(error).__name__}); allowed: a topic that only the"
-            " sink kafka writes; a record without a value for this key removes it"
-        ) from error
+
+    def __init__(self, connector: str) -> None:
+        self._connector = connector
+        self._records: dict[bytes, tuple[int, Any, Any, bytes]] = {}
+
+    def add(self, key: bytes | None, value: bytes | None, offset: int) -> None:
+        """Add the next record of the topic; one without a value removes its key."""
+        try:
+            parts = json.loads(key or b"[]")
+        except (ValueError, RecursionError):
+            return
+        if not key or not isinstance(parts, list) or len(parts) != 3 or parts[0] != self._connector:
+            return
+        # Removed first: a dict would keep the place of the earlier one.
+        self._records.pop(key, None)
+        if value is not None:
+            self._records[key] = offset, parts[1], parts[2], value
+
+    def state(self, where: str) -> State:
+        """Return the state of the connector.
+
+        Args:
+            where: cluster and topic, for the error.
+
+        Raises:
+            SinkError: the last record of a key is none that a sink has written.
+        """
+        state = State()
+        for key, (offset, kind, name, value) in self._records.items():
+            try:
+                state.apply(kind, name, json.loads(value))
+            except (ValueError, RecursionError, LookupError, TypeError, AttributeError, OverflowError) as error:
+                shown = printable(key.decode(errors="replace"), limit=200)
+                raise SinkError(
+                    f"{where}, offset {offset}: the value of the key {shown} is none that the sink kafka writes for"
+                    f" connector {self._connector}; allowed: a later record for the key, with its value before this;"
+                    " or one without a value, as if there were no record: a slice is then read from its start, and its"
+                    " rows are written again"
+                ) from error
+        return state
 
 
 def slice_records(owner: Owner, ranges: Sequence[Range]) -> Iterator[Record]:

@@ -397,7 +397,11 @@ def _allowed(error: Exception) -> str:
     """What is allowed instead of a row that the server rejects."""
     from psycopg import errors
 
-    is_of_type = isinstance(error.__cause__, errors.DataError)
+    cause = error.__cause__
+    # Types divide nothing, and call no function: a constraint or a trigger does.
+    is_of_type = isinstance(cause, errors.DataError) and not (
+        isinstance(cause, errors.DivisionByZero) or "PL/pgSQL" in (cause.diag.context or "")
+    )
     return f"values that the types of the table keep; {OTHER_TABLE}" if is_of_type else ROWS_THAT_FIT
 
 

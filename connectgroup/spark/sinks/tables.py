@@ -27,9 +27,12 @@ read it."""
 InsertMode = Literal["insert", "upsert", "delete"]
 BOOLEANS: Final = "true, false"
 ROWS_THAT_FIT: Final = "rows that fit the table: its types, constraints and triggers"
-OTHER_TABLE: Final = "the table altered or dropped, or another sink.table"
+OTHER_TABLE: Final = (
+    "the table altered or dropped, or another sink.table, and the connector's offsets reset to write earlier rows there"
+)
 """What is allowed, too, if the type of a column does not keep a value: a table has the types of the ``source.schema``
-that it was made for, also after that was corrected."""
+that it was made for, also after that was corrected. Positions are in a table of their own: a new table has only rows
+that are read from now on."""
 _JSON: Final = json_encoder(ensure_ascii=True, compact=False)
 
 
@@ -167,7 +170,7 @@ def without(rows: pa.Table, bad: Collection[int]) -> pa.Table:
 
 
 def plain_values(rows: pa.Table) -> pa.Table:
-    """Return the rows with structs, arrays and maps as JSON text, and decimals as text."""
+    """Return the rows with structs, arrays and maps as JSON text, and decimals and times of day as text."""
     import pyarrow as pa
 
     for at, field in enumerate(rows.schema):
@@ -178,6 +181,9 @@ def plain_values(rows: pa.Table) -> pa.Table:
             rows = rows.set_column(at, field.name, pa.chunked_array([pa.array(texts, pa.string())]))
         elif pa.types.is_decimal(field.type):
             rows = rows.set_column(at, field.name, decimal_texts(values))
+        elif pa.types.is_time(field.type):
+            texts = [None if value is None else str(value) for value in values.to_pylist()]
+            rows = rows.set_column(at, field.name, pa.chunked_array([pa.array(texts, pa.string())]))
     return rows
 
 

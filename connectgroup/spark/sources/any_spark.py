@@ -15,8 +15,8 @@ import json
 import os
 import re
 import uuid
-from collections.abc import Mapping
-from functools import cached_property
+from collections.abc import Callable, Mapping
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 from urllib.parse import unquote
@@ -33,10 +33,11 @@ from ...dataplane.transform import listed
 from ...errors import ConfigError
 from ...protocol.units import printable
 from ..kafka_client import check_client_setting, is_file_setting
-from ..transforms.chain import type_of
+from ..transforms.chain import check_stored, type_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructField
 
 FORMATS_VARIABLE: Final = "CONNECTGROUP_SPARK_FORMATS"
 """Environment variable of a worker: more formats, separated by commas."""
@@ -83,7 +84,8 @@ _SPARK_OPTIONS: Final[Mapping[str, frozenset[str]]] = {
     "binaryfile": _FILE_OPTIONS,
 }  # fmt: skip
 """The options of Spark's own formats, by the name of the format in lower case."""
-_PLAIN: Final = "an absolute path of this machine without wildcards and .., or of a directory"
+_PLAIN: Final = "an absolute local path without wildcards and .."
+_WILDCARD: Final = re.compile(r"[][{}*?\\]")
 _OTHER_SCHEME: Final = re.compile(r"(?!file:)[a-z][a-z0-9+.-]*:", re.IGNORECASE)
 _OPTIONS: Final = 'options of the format as a JSON object of texts, such as {"rowsPerSecond": "10"}'
 _EACH: Final = (
@@ -155,11 +157,17 @@ class AnySparkSource(Source):
     @cached_property
     def columns(self) -> Columns:  # type: ignore[override]
         """The columns of the format."""
+        columns = [Column(field.name, type_of(field.dataType)) for field in self._fields]
+        return check_names(columns, field="source.format")
+
+    @cached_property
+    def _fields(self) -> list[StructField]:
         from ..session import spark_session
 
-        fields = self._load(spark_session()).schema.fields
-        columns = [Column(field.name, type_of(field, "source.format")) for field in fields]
-        return check_names(columns, field="source.format")
+        return self._load(spark_session()).schema.fields
+
+    def check_stored(self) -> None:
+        check_stored(self._fields, "source.format")
 
     def owns(self, slice_name: str) -> bool:
         return slice_name == _SLICE
@@ -193,11 +201,15 @@ class AnySparkSource(Source):
 
     def logged(self, checkpoint: Path, batch_id: int) -> dict[str, int]:
         logs = {"offset": (checkpoint / "offsets" / str(batch_id)).read_text()}
+        before = checkpoint / "offsets" / str(batch_id - 1)
+        first = _log_offset(before.read_text()) if before.exists() else -1
+        # A file of an earlier batch may be moved now, with a link left: its rows have been committed.
+        is_new = partial(_is_between, first, _log_offset(logs["offset"]))
         own = checkpoint / "sources" / "0"
         for path in sorted(own.iterdir()) if own.is_dir() else ():
             if path.is_file() and not path.name.startswith("."):
                 logs[path.name] = path.read_text()
-                self._check_files(logs[path.name])
+                self._check_files(logs[path.name], is_new)
         metadata = json.dumps(logs, separators=(",", ":"))
         if len(metadata) > _MAX_METADATA_BYTES:
             raise SourceError(
@@ -205,24 +217,27 @@ class AnySparkSource(Source):
             )
         return {_SLICE: Position(batch_id + 1, metadata)}
 
-    def _check_files(self, log: str) -> None:
+    def _check_files(self, log: str, is_new: Callable[[object], bool]) -> None:
         """Check that no file that Spark has read is a link which leads out of the directory: who may write there could
         copy any file of the worker's user.
 
         Args:
             log: of the source itself. That of a source of files has a JSON object for each file.
+            is_new: whether the rows of this number in the log are those of the batch.
 
         Raises:
             SourceError: one is.
         """
-        roots = [path for name, path in _files_in(self._settings.options).items() if name.lower() == "path"]
+        named = [path for name, path in _files_in(self._settings.options).items() if name.lower() == "path"]
+        # With the operator's permission, a path has wildcards, and .. as Hadoop reads them: without looking at links.
+        roots = [_before_wildcards(form) for path in named for form in (path, os.path.normpath(path))]
         for line in log.splitlines() if roots else ():
             try:
                 entry = json.loads(line)
             except (ValueError, RecursionError):
                 continue  # v1
             path = _plain_path(str(entry.get("path"))) if isinstance(entry, dict) else ""
-            if not path.startswith("/"):
+            if not path.startswith("/") or not is_new(entry.get("batchId")):
                 continue
             real = Path(os.path.realpath(unquote(path)))
             if not any(Path(os.path.realpath(each)) in (real, *real.parents) for each in roots):
@@ -245,7 +260,8 @@ def _check_option(form: str, key: str, name: str, value: str) -> None:
         return
     if known is None:
         if key == "path" and "/" in value and not _OTHER_SCHEME.match(value) and not _is_plain(value):
-            raise ConfigError("source.options", f"path={value}", f"{_PLAIN}; or of another file system", is_path=True)
+            allowed = f"{_PLAIN}, or a URL of another file system"
+            raise ConfigError("source.options", f"path={value}", allowed, is_path=True)
         return
     if form.lower() == "kafka" and key.startswith("kafka."):
         if key not in ("kafka.bootstrap.servers", "kafka.group.id"):
@@ -261,7 +277,32 @@ def _check_option(form: str, key: str, name: str, value: str) -> None:
 def _is_plain(value: str) -> bool:
     """Whether a path is the same for Hadoop and for the system, by which the worker compares paths: behind a link, ..
     is another directory for Hadoop."""
-    return _plain_path(value).startswith("/") and not re.search(r"[][{}*?\\]", value) and ".." not in value.split("/")
+    return _plain_path(value).startswith("/") and not _WILDCARD.search(value) and ".." not in value.split("/")
+
+
+def _before_wildcards(path: str) -> str:
+    """Return the last directory above the first wildcard; without wildcards, the path."""
+    found = _WILDCARD.search(path)
+    return path if found is None else path[: found.start()].rpartition("/")[0] or "/"
+
+
+def _log_offset(text: str) -> int | None:
+    """Return the number of the last entries of a source's own log that an entry of the offset log covers.
+
+    Returns:
+        ``None``: the source has another kind of offset.
+    """
+    try:
+        return int(json.loads(text.split("\n")[2])["logOffset"])
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return None
+
+
+def _is_between(first: int | None, last: int | None, number: object) -> bool:
+    """Whether entries with a number are those after the first one, up to the last; also if that is not known."""
+    if first is None or last is None or not isinstance(number, int):
+        return True
+    return first < number <= last
 
 
 def _plain_path(value: str) -> str:

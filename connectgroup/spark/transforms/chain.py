@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -83,25 +84,27 @@ def columns_after(chain: Chain, columns: Columns, session: SparkSession | None, 
     # A session of its own: the view of an sql step is visible in the whole session.
     empty = own_session(session).createDataFrame([], to_ddl(columns))
     fields = apply_chain(chain, empty).schema.fields
-    found = tuple(Column(field.name, type_of(field, "transforms"), metadata=field.name in names) for field in fields)
+    check_stored(fields, "transforms")
+    found = tuple(Column(field.name, type_of(field.dataType), metadata=field.name in names) for field in fields)
     check_reserved(found, stage="transforms")
     return found
 
 
-def type_of(field: T.StructField, setting: str) -> str:
-    """Return the type of a field of Spark as a column has it.
+def check_stored(fields: Sequence[T.StructField], setting: str) -> None:
+    """Check that sinks store the types of the columns that they get.
 
     Args:
-        setting: that makes the field, for the error.
+        setting: that makes the columns, for the error.
 
     Raises:
-        ConfigError: sinks do not store the type. They would write its inner form (of VARIANT two binary values, of an
+        ConfigError: sinks do not store a type. They would write its inner form (of VARIANT two binary values, of an
             interval a number), or fail with the first row.
     """
     from pyspark.sql import types as T
 
     texts = T.StringType, T.CharType, T.VarcharType, T.BinaryType
-    stored = *texts, T.BooleanType, T.NumericType, T.DateType, T.TimestampType, T.TimestampNTZType, T.NullType
+    times = T.DateType, T.TimeType, T.TimestampType, T.TimestampNTZType
+    stored = *texts, *times, T.BooleanType, T.NumericType, T.NullType
 
     def is_stored(kind: T.DataType) -> bool:
         if isinstance(kind, T.StructType):
@@ -110,13 +113,27 @@ def type_of(field: T.StructField, setting: str) -> str:
             return is_stored(kind.keyType) and is_stored(kind.valueType)
         return is_stored(kind.elementType) if isinstance(kind, T.ArrayType) else isinstance(kind, stored)
 
-    kind = field.dataType
-    if not is_stored(kind):
-        raise ConfigError(
-            setting,
-            f"the column {printable(field.name)} {kind.simpleString().upper()}",
-            "types that sinks store: text, bytes, booleans, numbers, dates, timestamps, and structs, arrays and maps of"
-            " these; the transform sql has to_json(x) and cast(x AS STRING)",
-        )
-    # A collation is no part of a value.
-    return "STRING" if isinstance(kind, T.StringType) else kind.simpleString().upper()
+    for field in fields:
+        if not is_stored(field.dataType):
+            raise ConfigError(
+                setting,
+                f"the column {printable(field.name)} {field.dataType.simpleString().upper()}",
+                "types that sinks store: text, bytes, booleans, numbers, dates, times, timestamps, and structs, arrays"
+                " and maps of these; the transform sql has to_json(x) and cast(x AS STRING)",
+            )
+
+
+def type_of(kind: T.DataType) -> str:
+    """Return a type of Spark as a column has it, without collations, which are no part of a value."""
+    from pyspark.sql import types as T
+
+    def plain(kind: T.DataType) -> T.DataType:
+        if isinstance(kind, T.StructType):
+            return T.StructType([T.StructField(each.name, plain(each.dataType)) for each in kind.fields])
+        if isinstance(kind, T.MapType):
+            return T.MapType(plain(kind.keyType), plain(kind.valueType))
+        if isinstance(kind, T.ArrayType):
+            return T.ArrayType(plain(kind.elementType))
+        return T.StringType() if isinstance(kind, T.StringType) else kind
+
+    return plain(kind).simpleString().upper()
