@@ -26,13 +26,14 @@ MIN_SPARE: Final = 128
 REFUSED_DESCRIPTORS: Final = 16
 """So many of these are for connections that are refused because of them; others are closed without a response."""
 
-MAX_ALL_UNSENT_BYTES: Final = 32 << 20
+MAX_ALL_UNSENT_BYTES: Final = 16 << 20
 """Of responses that clients do not read: a description of the largest group has some MB, and many clients may ask."""
 
 MOST: Final = 4
 """How many times as much may wait for clients that read."""
-STALLED_S: Final = 1.0
-"""A client that has read nothing for so long, in seconds, does not read."""
+STALLED_S: Final = 10.0
+"""A client that has read nothing for so long, in seconds, does not read. The buffers of the system hide for some
+seconds what a slow one reads."""
 
 MAX_COMPLAINTS: Final = 1_000
 """Peers whose last log message is remembered: one machine may have any number of IPv6 addresses."""
@@ -116,7 +117,10 @@ class UnsentResponses(Generic[C]):
 
     def note(self, connection: C, size: int) -> None:
         """Note how much a connection has to send, 0 if its client reads."""
-        before, read_at = self._held.pop(connection, (0, asyncio.get_running_loop().time()))
+        now = asyncio.get_running_loop().time()
+        before, read_at = self._held.pop(connection, (0, now))
+        if size < before:
+            read_at = now
         self._bytes += size - before
         if size:
             self._held[connection] = size, read_at

@@ -79,8 +79,9 @@ class KafkaSinkSettings(ConverterSettings):
         Field(
             description="columns that are the record's own and no fields of its value: key, topic, timestamp, headers"
             " are written; partition (see sink.keep.partitions), offset and timestamp_type are left out. By default"
-            " those that the source kafka reads, and those that transforms make (ValueToKey, RegexRouter; behind the"
-            " source kafka also sql and ReplaceField), but no fields of source.schema; empty: every column is a field"
+            " those that the source kafka reads, and those that ValueToKey and RegexRouter make; a column of this name"
+            " that another transform makes is one only if it is listed here, or in source.metadata; empty: every column"
+            " is a field"
         ),
     ] = None
     keep_partitions: Annotated[

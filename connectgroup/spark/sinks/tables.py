@@ -170,7 +170,7 @@ def without(rows: pa.Table, bad: Collection[int]) -> pa.Table:
 
 
 def plain_values(rows: pa.Table) -> pa.Table:
-    """Return the rows with structs, arrays and maps as JSON text, and decimals and times of day as text."""
+    """Return the rows with structs, arrays and maps as JSON text, and decimals as text."""
     import pyarrow as pa
 
     for at, field in enumerate(rows.schema):
@@ -181,9 +181,6 @@ def plain_values(rows: pa.Table) -> pa.Table:
             rows = rows.set_column(at, field.name, pa.chunked_array([pa.array(texts, pa.string())]))
         elif pa.types.is_decimal(field.type):
             rows = rows.set_column(at, field.name, decimal_texts(values))
-        elif pa.types.is_time(field.type):
-            texts = [None if value is None else str(value) for value in values.to_pylist()]
-            rows = rows.set_column(at, field.name, pa.chunked_array([pa.array(texts, pa.string())]))
     return rows
 
 

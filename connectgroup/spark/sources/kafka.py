@@ -193,9 +193,8 @@ class KafkaSource(Source):
         self._first_counts: dict[str, int] = {}
         self._is_tolerant = self._has_marks = False
         self.columns = _columns(settings)
-        # A field of the value may have the name of record metadata; a transform makes some under the other names.
-        fields = {column.name for column in _fields(settings)}
-        self.metadata = frozenset({*_METADATA, _HEADERS, *_metadata(settings)}) - fields
+        # Other columns are fields of the value, also those with the name of record metadata that transforms make.
+        self.metadata = frozenset(_metadata(settings))
 
     def with_committed(self, committed: CommittedPositions) -> KafkaSource:
         if self._settings.starting_offsets == "latest":

@@ -98,12 +98,12 @@ def check_stored(fields: Sequence[T.StructField], setting: str) -> None:
 
     Raises:
         ConfigError: sinks do not store a type. They would write its inner form (of VARIANT two binary values, of an
-            interval a number), or fail with the first row.
+            interval a number), or fail with the first row (TIME).
     """
     from pyspark.sql import types as T
 
     texts = T.StringType, T.CharType, T.VarcharType, T.BinaryType
-    times = T.DateType, T.TimeType, T.TimestampType, T.TimestampNTZType
+    times = T.DateType, T.TimestampType, T.TimestampNTZType
     stored = *texts, *times, T.BooleanType, T.NumericType, T.NullType
 
     def is_stored(kind: T.DataType) -> bool:
@@ -118,8 +118,8 @@ def check_stored(fields: Sequence[T.StructField], setting: str) -> None:
             raise ConfigError(
                 setting,
                 f"the column {printable(field.name)} {field.dataType.simpleString().upper()}",
-                "types that sinks store: text, bytes, booleans, numbers, dates, times, timestamps, and structs, arrays"
-                " and maps of these; the transform sql has to_json(x) and cast(x AS STRING)",
+                "types that sinks store: text, bytes, booleans, numbers, dates, timestamps, and structs, arrays and"
+                " maps of these; the transform sql has to_json(x) and cast(x AS STRING)",
             )
 
 
