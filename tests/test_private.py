@@ -47,7 +47,7 @@ def test_directories_of_scripts_have_mode_0700_whatever_the_umask_is(tmp_path: P
 def test_no_other_user_can_write_a_directory_that_is_created_whatever_the_umask_is(
     tmp_path: Path, umask: int, what: str
 ) -> None:
-    """What is below belongs to one user; who may write the directory could put something else in its place."""
+    """What is below belongs to one user; a user who may write the directory could replace it."""
     deep = tmp_path / "a" / "b"
     match what:
         case "scratch":
