@@ -211,6 +211,18 @@ async def client(proxy: ProxyServer) -> AsyncIterator[Peer]:
         writer.transport.abort()
 
 
+def connecting_later(proxy: ProxyServer) -> asyncio.Event:
+    """Set by a test when the connections to the broker that the proxy begins from now on are to be open."""
+    connecting, connect = asyncio.Event(), proxy.broker.connect
+
+    async def connect_later(protocol: asyncio.Protocol) -> float:
+        await connecting.wait()
+        return await connect(protocol)
+
+    proxy.broker.connect = connect_later  # type: ignore[method-assign]
+    return connecting
+
+
 def fetch(correlation_id: int, body: bytes = b"body") -> bytes:
     return struct.pack(">hhih", FETCH, 17, correlation_id, -1) + body
 
@@ -377,14 +389,7 @@ async def test_client_that_does_not_read_stops_the_proxy_from_reading_the_broker
 async def test_little_is_kept_while_the_broker_is_being_connected() -> None:
     """Produce without acknowledgement is not counted as in flight; what is kept in memory must be bounded."""
     async with proxying() as (broker, proxy), client(proxy) as peer:
-        connecting = asyncio.Event()
-        connect = proxy.broker.connect
-
-        async def connect_later(protocol: asyncio.Protocol) -> float:
-            await connecting.wait()
-            return await connect(protocol)
-
-        proxy.broker.connect = connect_later  # type: ignore[method-assign]
+        connecting = connecting_later(proxy)
         no_acks = struct.pack(">hhi", 0, 3, 1) + NO_ACKS + bytes(1 << 20)
         for _ in range(40):
             peer.send(no_acks)
@@ -402,14 +407,7 @@ async def test_what_waits_for_connections_to_the_broker_has_a_bound(
     """A limit for each client alone would allow nine megabytes on each of 2,000 connections."""
     monkeypatch.setattr(server, "MAX_TO_FORWARD_BYTES", 7 << 19)
     async with proxying() as (broker, proxy), client(proxy) as member, client(proxy) as small:
-        connecting = asyncio.Event()
-        connect = proxy.broker.connect
-
-        async def connect_later(protocol: asyncio.Protocol) -> float:
-            await connecting.wait()
-            return await connect(protocol)
-
-        proxy.broker.connect = connect_later  # type: ignore[method-assign]
+        connecting = connecting_later(proxy)
         small.send(fetch(1))
         async with AsyncExitStack() as clients:
             large = [await clients.enter_async_context(client(proxy)) for _ in range(4)]
