@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -46,9 +46,14 @@ _UNTYPED: Final = re.compile(rb"^# TYPE (\S+) untyped$", re.MULTILINE)
 """Only counters whose name does not end in ``_total`` are exported without a type, see ``_family``."""
 
 
+def _encoder_for(accept: str) -> tuple[Callable[[CollectorRegistry], bytes], str]:
+    """OpenMetrics' only for a client that accepts no other."""
+    return choose_encoder("" if "text/plain" in accept else accept)
+
+
 def content_type_for(accept: str) -> str:
     """The content type of the ``exposition`` for such a client."""
-    return choose_encoder("" if "text/plain" in accept else accept)[1]
+    return _encoder_for(accept)[1]
 
 
 def exposition(accept: str) -> tuple[bytes, str]:
@@ -63,6 +68,6 @@ def exposition(accept: str) -> tuple[bytes, str]:
         The text in Prometheus' format, and its content type; in OpenMetrics' for a client that accepts no other. There
         the name of a counter must end in ``_total``, so some of Kafka's counters have no type.
     """
-    encode, content_type = choose_encoder("" if "text/plain" in accept else accept)
+    encode, content_type = _encoder_for(accept)
     text = encode(_REGISTRY)
     return (text if "openmetrics" in content_type else _UNTYPED.sub(rb"# TYPE \1 counter", text)), content_type
